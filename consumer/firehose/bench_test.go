@@ -108,7 +108,10 @@ func benchSigned(b *testing.B, curve string, chained bool) {
 	public, err := r.key.PublicKey()
 	require.NoError(b, err)
 	known := identity.NewMockDirectory()
-	known.Insert(identity.Identity{DID: testDID, Handle: "a.example", Keys: map[string]identity.VerificationMethod{"atproto": {Type: "Multikey", PublicKeyMultibase: public.Multibase()}}})
+	known.Insert(identity.Identity{
+		DID: testDID, Handle: "a.example",
+		Keys: map[string]identity.VerificationMethod{"atproto": {Type: "Multikey", PublicKeyMultibase: public.Multibase()}},
+	})
 	wire := Wire(nil, v)
 	var m consumer.Message
 	ratio(b, len(frames), func(i int) {
@@ -128,8 +131,10 @@ func benchSigned(b *testing.B, curve string, chained bool) {
 }
 
 func BenchmarkFirehose(b *testing.B) {
-	posts := commits(b, 1, func() []byte { return post(b, "Hello, world: this is a post of usual length, with a link. é") }, "app.bsky.feed.post")
-	ten := commits(b, 10, func() []byte { return post(b, "Hello, world: this is a post of usual length, with a link. é") }, "app.bsky.feed.post")
+	posts := commits(b, 1, func() []byte { return post(b, "Hello, world: this is a post of usual length, with a link. é") },
+		"app.bsky.feed.post")
+	ten := commits(b, 10, func() []byte { return post(b, "Hello, world: this is a post of usual length, with a link. é") },
+		"app.bsky.feed.post")
 	layers := commits(b, 1, func() []byte { return layer(b) }, "pub.layers.annotation")
 	var m consumer.Message
 	all, none := Wire(nil, nil), Wire(func(string) bool { return false }, nil)
@@ -170,7 +175,9 @@ func BenchmarkFirehose(b *testing.B) {
 	}
 	var t transcoder
 	var out []byte
-	for name, raw := range map[string][]byte{"transcode/post": post(b, "Hello, world: this is a post of usual length, with a link. é"), "transcode/layer": layer(b)} {
+	for name, raw := range map[string][]byte{
+		"transcode/post": post(b, "Hello, world: this is a post of usual length, with a link. é"), "transcode/layer": layer(b),
+	} {
 		b.Run(name, func(b *testing.B) {
 			ratio(b, 1, func(int) { out, _, _ = t.transcode(out[:0], raw) }, func(int) { indigoTranscode(b, raw) })
 		})

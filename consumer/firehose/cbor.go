@@ -269,7 +269,9 @@ func (r *reader) unique(start, n int) *consumer.Malformed {
 }
 
 func duplicate(name []byte) *consumer.Malformed {
-	return &consumer.Malformed{Cause: "a name occurs twice in one object", Path: "/" + consumer.Shorten(string(name[:min(len(name), 2*consumer.MaxQuoted)]))}
+	return &consumer.Malformed{
+		Cause: "a name occurs twice in one object", Path: "/" + consumer.Shorten(string(name[:min(len(name), 2*consumer.MaxQuoted)])),
+	}
 }
 
 func (r *reader) ends() *consumer.Malformed {

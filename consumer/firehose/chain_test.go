@@ -61,7 +61,8 @@ func TestCommitThatHidesOperationsIsStoredAndBroken(t *testing.T) {
 	_, v := newDirectory(r, VerifierConfig{Chained: true})
 	wire := Wire(nil, v)
 	writes := func() []write {
-		return []write{{"app.bsky.feed.post/" + r.clock.Next().String(), post(t, "a")}, {"app.bsky.feed.post/" + r.clock.Next().String(), post(t, "b")}}
+		return []write{{"app.bsky.feed.post/" + r.clock.Next().String(), post(t, "a")},
+			{"app.bsky.feed.post/" + r.clock.Next().String(), post(t, "b")}}
 	}
 	hides := r.commit(writes()...)
 	hides.Ops = hides.Ops[:1]
@@ -109,5 +110,6 @@ func TestChainNeedsTheSignature(t *testing.T) {
 	require.Equal(t, "the CAR ends within a block", got.Cause[:27])
 	got, _ = proved(t, wire, good)
 	require.NotNil(t, got.Chained)
-	require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, v.Patient(time.Minute), r.next()), "a retry has only a part of a commit and must not continue the chain")
+	require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, v.Patient(time.Minute), r.next()),
+		"a retry has only a part of a commit and must not continue the chain")
 }

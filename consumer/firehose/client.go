@@ -48,7 +48,8 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c.notices = promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{Name: "weir_firehose_notices_total",
-		Help: "Notices of servers about the connection, by name. ConsumerTooSlow: the consumer fell behind and was disconnected."}, []string{"name"})
+		Help: "Notices of servers about the connection, by name. ConsumerTooSlow: the consumer fell behind and was disconnected."},
+		[]string{"name"})
 	return c, nil
 }
 

@@ -154,7 +154,8 @@ func TestOutdatedCursorIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	var cursors []string
 	info := append(encoded(t, map[string]any{"op": 1, "t": typeInfo}), encoded(t, map[string]any{"name": OutdatedCursor})...)
-	c := testClient(t, Config{Config: socket.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, servedFrames(t, &cursors, info, identityFrame(t, 900), nil))
+	c := testClient(t, Config{Config: socket.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}},
+		servedFrames(t, &cursors, info, identityFrame(t, 900), nil))
 	conn, err := c.Connect(t.Context(), fromSeq(6), nil)
 	require.NoError(t, err)
 	defer conn.Close() // never fails
@@ -171,7 +172,8 @@ func TestOutdatedCursorIsLogged(t *testing.T) {
 func TestFrameBeyondTheLimitKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	long := append(encoded(t, map[string]any{"op": 1, "t": typeIdentity}), encoded(t, map[string]any{
-		"did": testDID, "seq": 8, "time": "2026-08-01T12:00:00.123Z", "handle": "a.example", "something": bytes.Repeat([]byte("x"), readLimit)})...)
+		"did": testDID, "seq": 8, "time": "2026-08-01T12:00:00.123Z", "handle": "a.example",
+		"something": bytes.Repeat([]byte("x"), readLimit)})...)
 	var cursors []string
 	conn, err := testClient(t, Config{}, servedFrames(t, &cursors, long, identityFrame(t, 9), nil)).Connect(t.Context(), fromSeq(6), nil)
 	require.NoError(t, err)

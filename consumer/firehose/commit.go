@@ -60,7 +60,10 @@ func readCommit(raw []byte) (c commit, bad *consumer.Malformed) {
 	case r.rest() > 0:
 		return c, &consumer.Malformed{Cause: "the commit has data after its end", Received: strconv.Itoa(r.rest()) + " bytes"}
 	case version != repoVersion:
-		return c, &consumer.Malformed{Cause: "unknown version of a repository", Path: "/version", Expected: strconv.Itoa(repoVersion), Received: strconv.FormatInt(version, 10)}
+		return c, &consumer.Malformed{
+			Cause: "unknown version of a repository", Path: "/version", Expected: strconv.Itoa(repoVersion),
+			Received: strconv.FormatInt(version, 10),
+		}
 	case !data:
 		return c, &consumer.Malformed{Cause: "the commit names no tree", Path: "/data", Expected: "a link", Received: "nothing"}
 	case len(c.sig) == 0:

@@ -90,7 +90,9 @@ func (d *decoder) decodeBeginning(data []byte, arrived time.Time, m *consumer.Me
 	m.Reset(data, arrived)
 	d.read(data) // the frame ends too early
 	d.place(m)   // as above
-	d.refuse(m, &consumer.Malformed{Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: "more"})
+	d.refuse(m, &consumer.Malformed{
+		Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: "more",
+	})
 }
 
 // position returns the number and the time of a frame, or of its beginning; 0 if they
@@ -122,7 +124,9 @@ func (d *decoder) read(data []byte) *consumer.Malformed {
 	}
 	switch {
 	case len(data) > maxFrame:
-		return &consumer.Malformed{Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: strconv.Itoa(len(data)) + " bytes"}
+		return &consumer.Malformed{
+			Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: strconv.Itoa(len(data)) + " bytes",
+		}
 	case bad == nil && d.known() && d.rest() > 0:
 		return &consumer.Malformed{Cause: "the frame has data after its message", Received: strconv.Itoa(d.rest()) + " bytes"}
 	}
@@ -258,9 +262,14 @@ func (d *decoder) place(m *consumer.Message) *consumer.Malformed {
 	case !d.known():
 		return nil
 	case !valid:
-		return &consumer.Malformed{Cause: "the time is missing or out of range", Path: "/time", Expected: "a datetime of RFC 3339, from 1970 to 9999", Received: consumer.Shorten(d.date)}
+		return &consumer.Malformed{
+			Cause: "the time is missing or out of range", Path: "/time", Expected: "a datetime of RFC 3339, from 1970 to 9999",
+			Received: consumer.Shorten(d.date),
+		}
 	}
-	return &consumer.Malformed{Cause: "not a sequence number", Path: "/seq", Expected: "a number from 1, below 2^53", Received: strconv.FormatInt(d.seq, 10)}
+	return &consumer.Malformed{
+		Cause: "not a sequence number", Path: "/seq", Expected: "a number from 1, below 2^53", Received: strconv.FormatInt(d.seq, 10),
+	}
 }
 
 // events decodes the message of a frame whose place is known.

@@ -36,7 +36,9 @@ func TestEveryTypeOfMessage(t *testing.T) {
 	m = decoded(t, frameOf(t, "#identity", &comatproto.SyncSubscribeRepos_Identity{Did: testDID, Seq: 8, Time: date}))
 	require.Equal(t, []consumer.Event{{Kind: consumer.KindIdentity, Author: testDID, At: at}}, m.Events)
 
-	m = decoded(t, frameOf(t, "#account", &comatproto.SyncSubscribeRepos_Account{Did: testDID, Active: false, Status: &status, Seq: 1<<53 - 1, Time: date}))
+	m = decoded(t, frameOf(t, "#account", &comatproto.SyncSubscribeRepos_Account{
+		Did: testDID, Active: false, Status: &status, Seq: 1<<53 - 1, Time: date,
+	}))
 	place(m, 1<<53-1)
 	require.Equal(t, consumer.Identity{Kind: "account", Author: testDID}, m.Identity)
 	require.Equal(t, []consumer.Event{{Kind: consumer.KindAccount, Author: testDID, Status: status, At: at}}, m.Events)
@@ -82,7 +84,9 @@ func TestNoticesAreNamed(t *testing.T) {
 		{join(map[string]any{"op": -1}, map[string]any{"error": "FutureCursor", "message": "too high"}), Notice{FutureCursor, "too high", true}},
 		{join(map[string]any{"op": -1}, map[string]any{"error": "ConsumerTooSlow"}), Notice{ConsumerTooSlow, "", true}},
 		{join(map[string]any{"op": -1, "t": "#commit"}, map[string]any{"error": "New"}), Notice{"New", "", true}},
-		{join(map[string]any{"op": 1, "t": "#info"}, map[string]any{"name": "OutdatedCursor", "message": nil}), Notice{OutdatedCursor, "", false}},
+		{
+			join(map[string]any{"op": 1, "t": "#info"}, map[string]any{"name": "OutdatedCursor", "message": nil}), Notice{OutdatedCursor, "", false},
+		},
 	} {
 		require.Equal(t, &c.want, d.decode(c.frame, arrival(), &m))
 		require.Zero(t, m.TimeUS, "a notice moves no position")
@@ -97,7 +101,8 @@ func TestNoticesAreNamed(t *testing.T) {
 func TestBlocksOfUnwantedCommitStayUnread(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
-	msg := r.commit(write{"app.bsky.feed.post/a", post(t, "a")}, write{"app.bsky.feed.like/b", post(t, "b")}, write{"app.bsky.feed.post/c", post(t, "c")})
+	msg := r.commit(write{"app.bsky.feed.post/a", post(t, "a")}, write{"app.bsky.feed.like/b", post(t, "b")},
+		write{"app.bsky.feed.post/c", post(t, "c")})
 	var m consumer.Message
 	like := Wire(func(collection string) bool { return collection == "app.bsky.feed.like" }, nil)
 	like.Decode(commitFrame(t, msg), arrival(), &m)
@@ -130,12 +135,15 @@ func TestCommitThatContradictsItselfIsRefused(t *testing.T) {
 		"no revision":    {func(_ *repository, msg *message) { msg.Rev = "1" }, "not a revision", "/rev"},
 		"other commit":   {func(_ *repository, msg *message) { msg.Commit = *msg.Ops[0].Cid }, "the CAR is of another commit", "/blocks"},
 		"no time":        {func(_ *repository, msg *message) { msg.Time = "" }, "the time is missing or out of range", "/time"},
-		"late time":      {func(_ *repository, msg *message) { msg.Time = "99999-01-01T00:00:00Z" }, "the time is missing or out of range", "/time"},
-		"no number":      {func(_ *repository, msg *message) { msg.Seq = 0 }, "not a sequence number", "/seq"},
-		"large number":   {func(_ *repository, msg *message) { msg.Seq = 1 << 53 }, "not a sequence number", "/seq"},
-		"too big":        {func(_ *repository, msg *message) { msg.TooBig, msg.Ops, msg.Blocks = true, nil, nil }, "the commit is marked as too big for its operations to be included", "/tooBig"},
-		"no blocks":      {func(_ *repository, msg *message) { msg.Blocks = nil }, "the CAR ends within a block", "/blocks"},
-		"cut blocks":     {func(_ *repository, msg *message) { msg.Blocks = msg.Blocks[:len(msg.Blocks)-1] }, "the CAR ends within a block", "/blocks"},
+		"late time": {func(_ *repository, msg *message) { msg.Time = "99999-01-01T00:00:00Z" }, "the time is missing or out of range",
+			"/time"},
+		"no number":    {func(_ *repository, msg *message) { msg.Seq = 0 }, "not a sequence number", "/seq"},
+		"large number": {func(_ *repository, msg *message) { msg.Seq = 1 << 53 }, "not a sequence number", "/seq"},
+		"too big": {func(_ *repository, msg *message) { msg.TooBig, msg.Ops, msg.Blocks = true, nil, nil },
+			"the commit is marked as too big for its operations to be included", "/tooBig"},
+		"no blocks": {func(_ *repository, msg *message) { msg.Blocks = nil }, "the CAR ends within a block", "/blocks"},
+		"cut blocks": {func(_ *repository, msg *message) { msg.Blocks = msg.Blocks[:len(msg.Blocks)-1] }, "the CAR ends within a block",
+			"/blocks"},
 		"no commit": {func(r *repository, msg *message) {
 			all := blocksOf(r.t, msg)
 			msg.Blocks = carFrom(r.t, all[0].Cid(), all[1:]...)
@@ -184,7 +192,8 @@ func TestCommitThatContradictsItselfIsRefused(t *testing.T) {
 			}
 			require.Equal(t, msg.Repo, bad.Author)
 			if len(msg.Ops) == 1 {
-				require.Equal(t, []string{"app.bsky.feed.post", "a"}, []string{bad.Collection, bad.Key}, "the dead letter must name the commit's only record")
+				require.Equal(t, []string{"app.bsky.feed.post", "a"}, []string{bad.Collection, bad.Key},
+					"the dead letter must name the commit's only record")
 			}
 		})
 	}
@@ -226,13 +235,15 @@ func TestFieldsOfWrongType(t *testing.T) {
 		return append(encoded(t, map[string]any{"op": 1, "t": "#account"}), encoded(t, body)...)
 	}
 	require.Empty(t, decoded(t, good()).Malformed)
-	for field, right := range map[string]string{"did": "a string", "seq": "an integer", "time": "a string", "active": "true or false", "status": "a string"} {
+	for field, right := range map[string]string{"did": "a string", "seq": "an integer", "time": "a string", "active": "true or false",
+		"status": "a string"} {
 		was := body[field]
 		for _, by := range []any{[]any{1}, map[string]any{"a": 1}, []byte("x"), cid.Cid(blockOf(t, nil).Cid())} {
 			body[field] = by
 			m := decoded(t, good())
 			require.Len(t, m.Malformed, 1, field)
-			require.Equal(t, []string{"wrong type", "/" + field, right}, []string{m.Malformed[0].Cause, m.Malformed[0].Path, m.Malformed[0].Expected})
+			require.Equal(t, []string{"wrong type", "/" + field, right},
+				[]string{m.Malformed[0].Cause, m.Malformed[0].Path, m.Malformed[0].Expected})
 		}
 		body[field] = was
 	}
@@ -248,7 +259,8 @@ func TestFieldsOfWrongType(t *testing.T) {
 	refused("wrong type at /header", []byte("hello"))
 	refused("kind of the frame is missing", encoded(t, map[string]any{"t": "#account"}))
 	refused("indefinite", []byte("\xbf\x62op\x01\xff"))
-	for _, huge := range []string{"\xbb\x80\x00\x00\x00\x00\x00\x00\x00", "\x9b\xff\xff\xff\xff\xff\xff\xff\xff", "\x5b\xff\xff\xff\xff\xff\xff\xff\xff", "\xbb\x00\x00\x00\x00\x00\x00\x00\xff"} {
+	for _, huge := range []string{"\xbb\x80\x00\x00\x00\x00\x00\x00\x00", "\x9b\xff\xff\xff\xff\xff\xff\xff\xff",
+		"\x5b\xff\xff\xff\xff\xff\xff\xff\xff", "\xbb\x00\x00\x00\x00\x00\x00\x00\xff"} {
 		unknown := append(encoded(t, map[string]any{"op": 1, "t": "#account"}), encoded(t, body)...)
 		unknown[bytes.Index(unknown, []byte("\xa5\x63did"))]++
 		refused("ends within a value at /x", append(unknown, "\x61x"+huge...))

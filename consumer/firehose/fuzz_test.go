@@ -101,7 +101,8 @@ func FuzzValidRecord(f *testing.F) {
 func FuzzRecord(f *testing.F) {
 	f.Add(post(f, "hello <b>"))
 	f.Add(layer(f)[:400])
-	for _, value := range []string{"fb3ff8000000000000", "d82a582500017112205555555555555555555555555555555555555555555555555555555555555555", "a2616201616102", "8201a163616263f6", "63eda080", "6100", "1bffffffffffffffff", "3903e7"} {
+	for _, value := range []string{"fb3ff8000000000000", "d82a582500017112205555555555555555555555555555555555555555555555555555555555555555",
+		"a2616201616102", "8201a163616263f6", "63eda080", "6100", "1bffffffffffffffff", "3903e7"} {
 		f.Add(inRecord(f, value))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -109,7 +110,8 @@ func FuzzRecord(f *testing.F) {
 		out, replaced, bad := tr.transcode(nil, raw)
 		v, err := indigoReads(raw)
 		if bad != nil {
-			if err == nil && !strings.Contains(bad.Cause, "deeply") && !strings.Contains(bad.Cause, "link") && !strings.Contains(bad.Cause, "not a number") && !strings.Contains(bad.Cause, "twice") {
+			if err == nil && !strings.Contains(bad.Cause, "deeply") && !strings.Contains(bad.Cause, "link") &&
+				!strings.Contains(bad.Cause, "not a number") && !strings.Contains(bad.Cause, "twice") {
 				again, dumped := cbornode.DumpObject(v)
 				require.False(t, dumped == nil && bytes.Equal(again, raw) && clean(raw), "%s refused: %v", bad, v)
 			}
@@ -120,7 +122,8 @@ func FuzzRecord(f *testing.F) {
 		require.NotContains(t, string(out), `\u0000`)
 		require.Equal(t, replaced > 0, !clean(raw) && bytes.Contains(out, []byte(`\ufffd`)))
 		require.LessOrEqual(t, len(out), 13*len(raw))
-		if err != nil || replaced > 0 || bytes.IndexByte(raw, cborFloat64) >= 0 || bytes.Contains(raw, []byte("$")) || bytes.Contains(raw, []byte("mimeType")) {
+		if err != nil || replaced > 0 || bytes.IndexByte(raw, cborFloat64) >= 0 || bytes.Contains(raw, []byte("$")) ||
+			bytes.Contains(raw, []byte("mimeType")) {
 			return
 		}
 		if want, err := json.Marshal(v); err == nil { // it fails on empty bytes
@@ -150,7 +153,8 @@ func FuzzFrame(f *testing.F) {
 	f.Add(commitFrame(f, second))
 	second.Ops[0] = nil
 	f.Add(commitFrame(f, second))
-	f.Add(append(encoded(f, map[string]any{"op": 1, "t": "#account"}), encoded(f, map[string]any{"did": testDID, "seq": 1, "time": "2026-08-01T12:00:00Z", "active": true})...))
+	f.Add(append(encoded(f, map[string]any{"op": 1, "t": "#account"}),
+		encoded(f, map[string]any{"did": testDID, "seq": 1, "time": "2026-08-01T12:00:00Z", "active": true})...))
 	f.Add(append(encoded(f, map[string]any{"op": -1}), encoded(f, map[string]any{"error": "FutureCursor"})...))
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		var d decoder
@@ -203,7 +207,9 @@ func FuzzTree(f *testing.F) {
 			}
 			require.False(t, found && !there)
 		}
-		o := operation{action: []string{"create", "update", "delete"}[action%3], path: key, cid: value, hasCID: action%3 < 2, hasPrev: action%3 > 0}
+		o := operation{
+			action: []string{"create", "update", "delete"}[action%3], path: key, cid: value, hasCID: action%3 < 2, hasPrev: action%3 > 0,
+		}
 		before, hidden := b.invert(root, []operation{o})
 		if hidden == nil && o.action == "update" && value != o.prev {
 			require.NotEqual(t, root, before)

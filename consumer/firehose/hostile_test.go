@@ -89,7 +89,9 @@ func hostileFrames(t testing.TB) map[string]hostile {
 		"huge integer":                   {0x1b, 255, 255, 255, 255, 255, 255, 255, 255},
 		"record above a megabyte":        append([]byte{0x7a, 0, 0x10, 0, 0}, make([]byte, 1<<20)...),
 	} {
-		cause := map[byte]string{0x81: "nested too deeply", 0xa1: "nested too deeply", 0x1b: "not an integer", 0x7a: "larger than the network allows"}[value[0]]
+		cause := map[byte]string{
+			0x81: "nested too deeply", 0xa1: "nested too deeply", 0x1b: "not an integer", 0x7a: "larger than the network allows",
+		}[value[0]]
 		if cause == "" {
 			cause = "ends within"
 		}

@@ -155,10 +155,14 @@ func (t *partialTree) load(s *subtree, layer int) (*subtree, *consumer.Malformed
 			return nil, &consumer.Malformed{Cause: "the keys of the tree are not sorted", Received: consumer.Shorten(string(key))}
 		}
 		if at := layerOf(alias(key)); layer != anyLayer && at != layer {
-			return nil, &consumer.Malformed{Cause: "a key is in the wrong layer of the tree", Expected: strconv.Itoa(at), Received: strconv.Itoa(layer)}
+			return nil, &consumer.Malformed{
+				Cause: "a key is in the wrong layer of the tree", Expected: strconv.Itoa(at), Received: strconv.Itoa(layer),
+			}
 		}
 		if t.keys += len(key); t.keys > maxKeys {
-			return nil, &consumer.Malformed{Cause: "the keys of the tree are too long", Expected: strconv.Itoa(maxKeys) + " bytes at most", Received: "more"}
+			return nil, &consumer.Malformed{
+				Cause: "the keys of the tree are too long", Expected: strconv.Itoa(maxKeys) + " bytes at most", Received: "more",
+			}
 		}
 		added := treeEntry{key: key, value: e.value}
 		if e.hasRight {

@@ -161,7 +161,9 @@ func (t *transcoder) writeArray(depth int) *consumer.Malformed {
 }
 
 func tooDeep() *consumer.Malformed {
-	return &consumer.Malformed{Cause: "the record is nested too deeply", Expected: strconv.Itoa(maxDepth) + " levels at most", Received: "more"}
+	return &consumer.Malformed{
+		Cause: "the record is nested too deeply", Expected: strconv.Itoa(maxDepth) + " levels at most", Received: "more",
+	}
 }
 
 func (t *transcoder) writeObject(depth int) *consumer.Malformed {

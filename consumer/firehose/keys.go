@@ -44,7 +44,8 @@ type keys struct {
 	source  KeySource
 	timeout time.Duration
 	pace    pace
-	running [2]chan struct{} // a token per running lookup: in the directory, and from accounts' own servers, which anybody can run and which may be slow
+	// a token per running lookup: in the directory, and from accounts' own servers, which anybody can run and which may be slow
+	running [2]chan struct{}
 	lookups *prometheus.CounterVec
 
 	mu      sync.Mutex

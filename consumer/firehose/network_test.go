@@ -50,7 +50,9 @@ func newRepository(t testing.TB) *repository {
 	t.Helper()
 	key, err := atcrypto.GeneratePrivateKeyK256()
 	require.NoError(t, err)
-	return &repository{t: t, key: key, tree: mst.NewEmptyTree(), records: map[string]cid.Cid{}, clock: syntax.NewTIDClock(7), seq: 5_000_000_000}
+	return &repository{
+		t: t, key: key, tree: mst.NewEmptyTree(), records: map[string]cid.Cid{}, clock: syntax.NewTIDClock(7), seq: 5_000_000_000,
+	}
 }
 
 // write is a change of a record. A nil record deletes it.
@@ -74,7 +76,9 @@ func (s *sent) Put(_ context.Context, b blockformat.Block) error {
 func (r *repository) commit(writes ...write) *comatproto.SyncSubscribeRepos_Commit {
 	r.t.Helper()
 	var out sent
-	msg := &comatproto.SyncSubscribeRepos_Commit{Repo: testDID, Blobs: []lexutil.LexLink{}, Time: "2026-08-01T12:00:00.123Z", Ops: []*comatproto.SyncSubscribeRepos_RepoOp{}}
+	msg := &comatproto.SyncSubscribeRepos_Commit{
+		Repo: testDID, Blobs: []lexutil.LexLink{}, Time: "2026-08-01T12:00:00.123Z", Ops: []*comatproto.SyncSubscribeRepos_RepoOp{},
+	}
 	for _, w := range writes {
 		op := &comatproto.SyncSubscribeRepos_RepoOp{Path: w.path}
 		if prev, ok := r.records[w.path]; ok {
@@ -203,8 +207,10 @@ func post(t testing.TB, text string) []byte {
 		"facets": []any{map[string]any{"index": map[string]any{"byteStart": int64(0), "byteEnd": int64(4)},
 			"features": []any{map[string]any{"$type": "app.bsky.richtext.facet#link", "uri": "https://example.com/a?b=1&c=2"}}}},
 		"reply": map[string]any{
-			"root":   map[string]any{"uri": "at://did:plc:a/app.bsky.feed.post/3mptbypluud2a", "cid": "bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"},
-			"parent": map[string]any{"uri": "at://did:plc:a/app.bsky.feed.post/3mptbypluud2a", "cid": "bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"}},
+			"root": map[string]any{"uri": "at://did:plc:a/app.bsky.feed.post/3mptbypluud2a",
+				"cid": "bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"},
+			"parent": map[string]any{"uri": "at://did:plc:a/app.bsky.feed.post/3mptbypluud2a",
+				"cid": "bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"}},
 	})
 }
 
@@ -213,10 +219,12 @@ func layer(t testing.TB) []byte {
 	t.Helper()
 	var all []any
 	for i := range 200 {
-		all = append(all, map[string]any{"$type": "pub.layers.annotation#span", "start": int64(i * 7), "end": int64(i*7 + 5), "label": fmt.Sprintf("NOUN-%d", i),
+		all = append(all, map[string]any{"$type": "pub.layers.annotation#span", "start": int64(i * 7), "end": int64(i*7 + 5),
+			"label":    fmt.Sprintf("NOUN-%d", i),
 			"features": []any{"Number=Sing", "Case=Nom"}})
 	}
-	return record(t, map[string]any{"$type": "pub.layers.annotation", "createdAt": "2026-08-01T12:00:00.000Z", "annotations": all, "expression": "at://did:plc:a/pub.layers.expression/3mptbypluud2a"})
+	return record(t, map[string]any{"$type": "pub.layers.annotation", "createdAt": "2026-08-01T12:00:00.000Z", "annotations": all,
+		"expression": "at://did:plc:a/pub.layers.expression/3mptbypluud2a"})
 }
 
 // filled returns a repository with n posts in its past.
@@ -243,7 +251,8 @@ func (r *repository) path(random *rand.Rand) string {
 		slices.Sort(paths)
 		return paths[random.IntN(len(paths))]
 	}
-	return fmt.Sprintf("%s/%d", []string{"app.bsky.feed.post", "app.bsky.feed.like", "pub.layers.annotation"}[random.IntN(3)], random.IntN(5000))
+	return fmt.Sprintf("%s/%d", []string{"app.bsky.feed.post", "app.bsky.feed.like", "pub.layers.annotation"}[random.IntN(3)],
+		random.IntN(5000))
 }
 
 // writes returns random changes of different records.

@@ -44,7 +44,9 @@ func (d *decoder) operations() *consumer.Malformed {
 		return bad
 	}
 	if n > maxOperations {
-		return &consumer.Malformed{Cause: "the commit has too many operations", Expected: strconv.Itoa(maxOperations) + " at most", Received: strconv.Itoa(n)}
+		return &consumer.Malformed{
+			Cause: "the commit has too many operations", Expected: strconv.Itoa(maxOperations) + " at most", Received: strconv.Itoa(n),
+		}
 	}
 	for range n {
 		d.ops = append(d.ops, operation{})
@@ -90,7 +92,9 @@ func (d *decoder) commitEvents(m *consumer.Message) *consumer.Malformed {
 		m.Identity = consumer.Identity{Kind: "commit", Author: d.did, Revision: d.rev}
 	}
 	if d.tooBig {
-		return &consumer.Malformed{Cause: "the commit is marked as too big for its operations to be included", Path: "/tooBig", Expected: "false", Received: "true"}
+		return &consumer.Malformed{
+			Cause: "the commit is marked as too big for its operations to be included", Path: "/tooBig", Expected: "false", Received: "true",
+		}
 	}
 	for i := range d.ops {
 		if !d.wants(&d.ops[i]) {
@@ -142,7 +146,10 @@ func (d *decoder) readSigned() *consumer.Malformed {
 	case !syntax.IsTID(d.rev):
 		return &consumer.Malformed{Cause: "not a revision", Path: "/rev", Expected: "a TID", Received: consumer.Shorten(d.rev)}
 	case len(d.car) > maxBlocks:
-		return &consumer.Malformed{Cause: "the blocks are too long", Path: "/blocks", Expected: "at most " + strconv.Itoa(maxBlocks) + " bytes", Received: strconv.Itoa(len(d.car)) + " bytes"}
+		return &consumer.Malformed{
+			Cause: "the blocks are too long", Path: "/blocks", Expected: "at most " + strconv.Itoa(maxBlocks) + " bytes",
+			Received: strconv.Itoa(len(d.car)) + " bytes",
+		}
 	}
 	if bad := d.blocks.read(d.car); bad != nil {
 		return within("/blocks", bad)
@@ -152,7 +159,9 @@ func (d *decoder) readSigned() *consumer.Malformed {
 	case !d.named:
 		return &consumer.Malformed{Cause: "the commit is missing", Path: "/commit", Expected: "a link", Received: "nothing"}
 	case d.blocks.root != d.commit:
-		return &consumer.Malformed{Cause: "the CAR is of another commit", Path: "/blocks", Expected: d.commit.String(), Received: d.blocks.root.String()}
+		return &consumer.Malformed{
+			Cause: "the CAR is of another commit", Path: "/blocks", Expected: d.commit.String(), Received: d.blocks.root.String(),
+		}
 	}
 	raw, bad := d.blocks.get(&d.blocks.root)
 	if bad == nil {
@@ -162,9 +171,13 @@ func (d *decoder) readSigned() *consumer.Malformed {
 	case bad != nil:
 		return within("/commit", bad)
 	case d.signed.did != d.did:
-		return &consumer.Malformed{Cause: "the commit is of another account", Path: "/commit/did", Expected: d.did, Received: consumer.Shorten(d.signed.did)}
+		return &consumer.Malformed{
+			Cause: "the commit is of another account", Path: "/commit/did", Expected: d.did, Received: consumer.Shorten(d.signed.did),
+		}
 	case d.signed.rev != d.rev:
-		return &consumer.Malformed{Cause: "the commit is another revision", Path: "/commit/rev", Expected: d.rev, Received: consumer.Shorten(d.signed.rev)}
+		return &consumer.Malformed{
+			Cause: "the commit is another revision", Path: "/commit/rev", Expected: d.rev, Received: consumer.Shorten(d.signed.rev),
+		}
 	}
 	return nil
 }
@@ -193,14 +206,20 @@ func (d *decoder) event(m *consumer.Message, part int) *consumer.Malformed {
 	case bad != nil:
 		return d.lost(within("/tree", bad))
 	case ev.Operation == consumer.Delete && found:
-		return d.lost(&consumer.Malformed{Cause: "the deleted record is in the repository's tree", Path: "/tree", Expected: "nothing", Received: value.String()})
+		return d.lost(&consumer.Malformed{
+			Cause: "the deleted record is in the repository's tree", Path: "/tree", Expected: "nothing", Received: value.String(),
+		})
 	case ev.Operation == consumer.Delete:
 		*m.Add() = ev
 		return nil
 	case !found:
-		return d.lost(&consumer.Malformed{Cause: "the record is not in the repository's tree", Path: "/tree", Expected: o.cid.String(), Received: "nothing"})
+		return d.lost(&consumer.Malformed{
+			Cause: "the record is not in the repository's tree", Path: "/tree", Expected: o.cid.String(), Received: "nothing",
+		})
 	case value != o.cid:
-		return d.lost(&consumer.Malformed{Cause: "the repository's tree has another record", Path: "/tree", Expected: o.cid.String(), Received: value.String()})
+		return d.lost(&consumer.Malformed{
+			Cause: "the repository's tree has another record", Path: "/tree", Expected: o.cid.String(), Received: value.String(),
+		})
 	}
 	if bad := d.record(&ev, &o.cid); bad != nil {
 		return within("/record", bad)
@@ -213,7 +232,9 @@ func (d *decoder) event(m *consumer.Message, part int) *consumer.Malformed {
 func (o *operation) check(ev *consumer.Event) *consumer.Malformed {
 	switch {
 	case ev.Operation == 0:
-		return &consumer.Malformed{Cause: "unknown operation", Path: "/action", Expected: "create, update or delete", Received: consumer.Shorten(o.action)}
+		return &consumer.Malformed{
+			Cause: "unknown operation", Path: "/action", Expected: "create, update or delete", Received: consumer.Shorten(o.action),
+		}
 	case !syntax.IsNSID(ev.Collection):
 		return &consumer.Malformed{Cause: "not a collection", Path: "/path", Expected: "an NSID", Received: consumer.Shorten(ev.Collection)}
 	case !syntax.IsRecordKey(ev.Key):
@@ -233,7 +254,10 @@ func (d *decoder) record(ev *consumer.Event, cid *digest) *consumer.Malformed {
 	case bad != nil:
 		return d.lost(bad)
 	case len(raw) > maxRecord:
-		return &consumer.Malformed{Cause: "the record is larger than the network allows", Expected: "at most " + strconv.Itoa(maxRecord) + " bytes", Received: strconv.Itoa(len(raw)) + " bytes"}
+		return &consumer.Malformed{
+			Cause: "the record is larger than the network allows", Expected: "at most " + strconv.Itoa(maxRecord) + " bytes",
+			Received: strconv.Itoa(len(raw)) + " bytes",
+		}
 	}
 	out, replaced, bad := d.json.transcode(d.room(len(raw)), raw)
 	if bad != nil {

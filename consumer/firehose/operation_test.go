@@ -36,7 +36,8 @@ func alone(t testing.TB, m *consumer.Message) {
 		require.Empty(t, single.Events)
 		require.Len(t, single.Malformed, 1)
 		again := *single.Malformed[0]
-		require.Equal(t, []string{bad.Cause, bad.Author, bad.Collection, bad.Key, bad.Revision}, []string{again.Cause, again.Author, again.Collection, again.Key, again.Revision})
+		require.Equal(t, []string{bad.Cause, bad.Author, bad.Collection, bad.Key, bad.Revision},
+			[]string{again.Cause, again.Author, again.Collection, again.Key, again.Revision})
 	}
 }
 
@@ -53,18 +54,22 @@ func TestOperationThatFailsIsOneDeadLetter(t *testing.T) {
 		cause, path string
 		nameless    bool // whether the record's key is unreadable too
 	}{
-		"null":           {func(_ *repository, msg *message) { msg.Ops[1] = nil }, "wrong type", "/ops/1", true},
-		"no action":      {func(_ *repository, msg *message) { msg.Ops[1].Action = "" }, "unknown operation", "/ops/1/action", false},
-		"no collection":  {func(_ *repository, msg *message) { msg.Ops[1].Path = "x/a" }, "not a collection", "/ops/1/path", true},
-		"no key":         {func(_ *repository, msg *message) { msg.Ops[1].Path = "app.bsky.feed.post" }, "not a record key", "/ops/1/path", true},
-		"no path":        {func(_ *repository, msg *message) { msg.Ops[1].Path = "" }, "not a collection", "/ops/1/path", true},
-		"two slashes":    {func(_ *repository, msg *message) { msg.Ops[1].Path += "/c" }, "not a record key", "/ops/1/path", true},
-		"no CID":         {func(_ *repository, msg *message) { msg.Ops[1].Cid = nil }, "the record is missing", "/ops/1/cid", false},
-		"other CID":      {func(_ *repository, msg *message) { msg.Ops[1].Cid = msg.Ops[0].Cid }, "the repository's tree has another record", "/ops/1/tree", false},
-		"other path":     {func(_ *repository, msg *message) { msg.Ops[1].Path = "app.bsky.feed.post/zz" }, "the record is not in the repository's tree", "/ops/1/tree", false},
-		"not deleted":    {func(_ *repository, msg *message) { msg.Ops[1].Action, msg.Ops[1].Cid = "delete", nil }, "the deleted record is in the repository's tree", "/ops/1/tree", false},
+		"null":          {func(_ *repository, msg *message) { msg.Ops[1] = nil }, "wrong type", "/ops/1", true},
+		"no action":     {func(_ *repository, msg *message) { msg.Ops[1].Action = "" }, "unknown operation", "/ops/1/action", false},
+		"no collection": {func(_ *repository, msg *message) { msg.Ops[1].Path = "x/a" }, "not a collection", "/ops/1/path", true},
+		"no key":        {func(_ *repository, msg *message) { msg.Ops[1].Path = "app.bsky.feed.post" }, "not a record key", "/ops/1/path", true},
+		"no path":       {func(_ *repository, msg *message) { msg.Ops[1].Path = "" }, "not a collection", "/ops/1/path", true},
+		"two slashes":   {func(_ *repository, msg *message) { msg.Ops[1].Path += "/c" }, "not a record key", "/ops/1/path", true},
+		"no CID":        {func(_ *repository, msg *message) { msg.Ops[1].Cid = nil }, "the record is missing", "/ops/1/cid", false},
+		"other CID": {func(_ *repository, msg *message) { msg.Ops[1].Cid = msg.Ops[0].Cid }, "the repository's tree has another record",
+			"/ops/1/tree", false},
+		"other path": {func(_ *repository, msg *message) { msg.Ops[1].Path = "app.bsky.feed.post/zz" },
+			"the record is not in the repository's tree", "/ops/1/tree", false},
+		"not deleted": {func(_ *repository, msg *message) { msg.Ops[1].Action, msg.Ops[1].Cid = "delete", nil },
+			"the deleted record is in the repository's tree", "/ops/1/tree", false},
 		"deleted record": {func(_ *repository, msg *message) { msg.Ops[1].Action = "delete" }, "a deletion has a record", "/ops/1/cid", false},
-		"missing block":  {func(r *repository, msg *message) { without(r, msg, cid.Cid(*msg.Ops[1].Cid)) }, "a block is missing", "/ops/1/record", false},
+		"missing block": {func(r *repository, msg *message) { without(r, msg, cid.Cid(*msg.Ops[1].Cid)) }, "a block is missing", "/ops/1/record",
+			false},
 		"changed record": {func(_ *repository, msg *message) {
 			at := bytes.Index(msg.Blocks, []byte("second"))
 			msg.Blocks[at] = 'S'
@@ -77,7 +82,8 @@ func TestOperationThatFailsIsOneDeadLetter(t *testing.T) {
 			t.Parallel()
 			r := filled(t, 50)
 			r.commit(write{"app.bsky.feed.post/old", post(t, "old")}, write{"app.bsky.feed.post/new", post(t, "old")})
-			msg := r.commit(write{"app.bsky.feed.post/a", post(t, "first")}, write{"app.bsky.feed.post/b", post(t, "second")}, write{"app.bsky.feed.post/c", post(t, "third")},
+			msg := r.commit(write{"app.bsky.feed.post/a", post(t, "first")}, write{"app.bsky.feed.post/b", post(t, "second")},
+				write{"app.bsky.feed.post/c", post(t, "third")},
 				write{"app.bsky.feed.post/old", nil}, write{"app.bsky.feed.post/new", post(t, "new")})
 			c.change(r, msg)
 			m := decoded(t, commitFrame(t, msg))

@@ -131,7 +131,8 @@ func TestForgedRepositoriesAreRefused(t *testing.T) {
 	ahead.Rev = "soon"
 	require.Contains(t, read(resigned(ahead, r.key), testDID, key), "is no TID")
 
-	nodes := slices.DeleteFunc(slices.Clone(all[1:]), func(b blockformat.Block) bool { return !strings.HasPrefix(string(b.RawData()), "\xa2\x61e") })
+	nodes := slices.DeleteFunc(slices.Clone(all[1:]),
+		func(b blockformat.Block) bool { return !strings.HasPrefix(string(b.RawData()), "\xa2\x61e") })
 	require.Greater(t, len(nodes), 20)
 	for _, node := range nodes {
 		without := slices.DeleteFunc(slices.Clone(all), func(b blockformat.Block) bool { return b.Cid() == node.Cid() })
@@ -140,7 +141,8 @@ func TestForgedRepositoriesAreRefused(t *testing.T) {
 	spoilt := slices.Clone(all)
 	changed := slices.Clone(nodes[0].RawData())
 	changed[len(changed)-1] ^= 1
-	spoilt[slices.IndexFunc(all, func(b blockformat.Block) bool { return b.Cid() == nodes[0].Cid() })], err = blockformat.NewBlockWithCid(changed, nodes[0].Cid())
+	spoilt[slices.IndexFunc(all, func(b blockformat.Block) bool { return b.Cid() == nodes[0].Cid() })], err = blockformat.NewBlockWithCid(
+		changed, nodes[0].Cid())
 	require.NoError(t, err)
 	require.Contains(t, read(carOf(t, spoilt...), testDID, key), "a block does not match its CID")
 	whole := carOf(t, all...)
@@ -193,7 +195,8 @@ func TestRecordsAreProven(t *testing.T) {
 		break
 	}
 	large, float := "app.bsky.feed.post/large", "app.bsky.feed.post/float"
-	msg := r.commit(write{large, record(t, map[string]any{"text": strings.Repeat("a", maxRecord)})}, write{float, []byte("\xa1\x61a\xf9\x3c\x00")})
+	msg := r.commit(write{large, record(t, map[string]any{"text": strings.Repeat("a", maxRecord)})},
+		write{float, []byte("\xa1\x61a\xf9\x3c\x00")})
 	blocks := append(blocksOf(t, msg), all[1:]...)
 	refused("more than the network allows", large, blocks...)
 	refused("read at://"+testDID+"/"+float, float, blocks...)

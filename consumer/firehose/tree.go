@@ -85,7 +85,10 @@ func (n *nodeReader) next(e *entry) (bad *consumer.Malformed) {
 		return bad
 	}
 	if shared > uint64(n.length) || int(shared)+len(e.rest) > maxKey || len(e.rest) == 0 {
-		return &consumer.Malformed{Cause: "a key in the tree has an impossible length", Expected: "1 to " + strconv.Itoa(maxKey) + " bytes", Received: strconv.FormatUint(shared, 10) + " shared of " + strconv.Itoa(n.length) + ", " + strconv.Itoa(len(e.rest)) + " more"}
+		return &consumer.Malformed{
+			Cause: "a key in the tree has an impossible length", Expected: "1 to " + strconv.Itoa(maxKey) + " bytes",
+			Received: strconv.FormatUint(shared, 10) + " shared of " + strconv.Itoa(n.length) + ", " + strconv.Itoa(len(e.rest)) + " more",
+		}
 	}
 	e.shared = int(shared)
 	n.length = e.shared + len(e.rest)
@@ -207,7 +210,9 @@ func (b *blocks) lookup(root *digest, key string, trace *[]digest) (value digest
 		}
 		switch {
 		case p.found && layer != below:
-			return value, false, &consumer.Malformed{Cause: "a key is in the wrong layer of the tree", Expected: strconv.Itoa(below), Received: strconv.Itoa(layer)}
+			return value, false, &consumer.Malformed{
+				Cause: "a key is in the wrong layer of the tree", Expected: strconv.Itoa(below), Received: strconv.Itoa(layer),
+			}
 		case p.found, !p.hasChild, layer <= below:
 			return p.value, p.found, nil
 		}

@@ -112,8 +112,10 @@ func TestTreeThatBreaksItsRulesIsRefused(t *testing.T) {
 	low, high := keyIn(0, 0), keyIn(2, 0)
 	require.Less(t, low, high)
 	same := mst.CountPrefixLen([]byte(low), []byte(high))
-	require.Equal(t, "a key is in the wrong layer of the tree", tree.lookup(tree.node(nil, testEntry{0, low, low, nil}, testEntry{same, high[same:], high, nil}), high))
-	require.Equal(t, "the keys of the tree are not sorted", tree.lookup(tree.node(nil, testEntry{0, low, low, nil}, testEntry{0, high, high, nil}), high), "the key shares a longer prefix than it declares")
+	require.Equal(t, "a key is in the wrong layer of the tree",
+		tree.lookup(tree.node(nil, testEntry{0, low, low, nil}, testEntry{same, high[same:], high, nil}), high))
+	require.Equal(t, "the keys of the tree are not sorted", tree.lookup(
+		tree.node(nil, testEntry{0, low, low, nil}, testEntry{0, high, high, nil}), high), "the key shares a longer prefix than it declares")
 	for name, root := range map[string]*cid.Cid{
 		"shares with nothing":    tree.node(nil, testEntry{1, low, low, nil}),
 		"shares more than is":    tree.node(nil, testEntry{0, low, low, nil}, testEntry{len(low) + 1, "x", low, nil}),
@@ -128,14 +130,19 @@ func TestTreeThatBreaksItsRulesIsRefused(t *testing.T) {
 		root *cid.Cid
 		want string
 	}{
-		"unsorted":             {tree.node(nil, testEntry{0, keyIn(0, 1), "", nil}, testEntry{0, keyIn(0, 0), "", nil}), "the keys of the tree are not sorted"},
-		"twice":                {tree.node(nil, testEntry{0, low, "", nil}, testEntry{len(low) - 1, low[len(low)-1:], "", nil}), "the keys of the tree are not sorted"},
-		"wrong layer":          {tree.node(tree.node(nil, testEntry{0, high, "", nil}), testEntry{0, keyIn(1, 9), "", nil}), "a key is in the wrong layer of the tree"},
-		"no keys":              {tree.node(tree.node(nil, testEntry{0, low, "", nil})), "the top of the tree has no keys"},
-		"a missing top":        {ptr(tree.value("nothing")), "a block is missing"},
-		"something else":       {ptr(blockOf(t, nil).Cid()), "a block is missing"},
-		"below layer 0":        {tree.node(tree.node(tree.node(nil)), testEntry{0, keyIn(0, 999), "", nil}), "the tree has a node below its lowest layer"},
-		"a layer 0 with links": {tree.node(tree.node(nil, testEntry{0, low, "", nil}), testEntry{0, keyIn(0, 999), "", nil}), "the tree has a node below its lowest layer"},
+		"unsorted": {tree.node(nil, testEntry{0, keyIn(0, 1), "", nil}, testEntry{0, keyIn(0, 0), "", nil}),
+			"the keys of the tree are not sorted"},
+		"twice": {tree.node(nil, testEntry{0, low, "", nil}, testEntry{len(low) - 1, low[len(low)-1:], "", nil}),
+			"the keys of the tree are not sorted"},
+		"wrong layer": {tree.node(tree.node(nil, testEntry{0, high, "", nil}), testEntry{0, keyIn(1, 9), "", nil}),
+			"a key is in the wrong layer of the tree"},
+		"no keys":        {tree.node(tree.node(nil, testEntry{0, low, "", nil})), "the top of the tree has no keys"},
+		"a missing top":  {ptr(tree.value("nothing")), "a block is missing"},
+		"something else": {ptr(blockOf(t, nil).Cid()), "a block is missing"},
+		"below layer 0": {tree.node(tree.node(tree.node(nil)), testEntry{0, keyIn(0, 999), "", nil}),
+			"the tree has a node below its lowest layer"},
+		"a layer 0 with links": {tree.node(tree.node(nil, testEntry{0, low, "", nil}), testEntry{0, keyIn(0, 999), "", nil}),
+			"the tree has a node below its lowest layer"},
 	} {
 		_, bad := tree.invert(tree.digest(*c.root), []operation{{action: "delete", path: keyIn(0, 5), hasPrev: true}})
 		require.NotNil(t, bad, name)
@@ -169,7 +176,9 @@ func TestOperationsThatCannotBeInverted(t *testing.T) {
 	require.Equal(t, absent, invert(operation{action: "update", path: low, cid: other, prev: value, hasCID: true, hasPrev: true}))
 	require.Equal(t, absent, invert(operation{action: "create", path: keyIn(0, 1), cid: value, hasCID: true}))
 	require.Equal(t, absent, invert(operation{action: "create", path: keyIn(3, 1), cid: value, hasCID: true}))
-	require.Equal(t, "the deleted record is in the repository's tree", invert(operation{action: "delete", path: low, prev: other, hasPrev: true}))
+	require.Equal(t, "the deleted record is in the repository's tree", invert(operation{
+		action: "delete", path: low, prev: other, hasPrev: true,
+	}))
 	require.Equal(t, vague, invert(operation{action: "delete", path: low}))
 	require.Equal(t, vague, invert(operation{action: "update", path: low, cid: value, hasCID: true}))
 	require.Equal(t, vague, invert(operation{action: "create", path: low, cid: value, hasCID: true, hasPrev: true}))
@@ -180,7 +189,10 @@ func TestOperationsThatCannotBeInverted(t *testing.T) {
 	require.Equal(t, "two operations change one record", invert(twice, twice))
 
 	// Servers choose the nodes that they include for this order.
-	sorted, bad := inversionOrder([]operation{twice, {action: "delete", path: "z", hasPrev: true}, {action: "create", path: "b", hasCID: true}, {action: "delete", path: "y", hasPrev: true}})
+	sorted, bad := inversionOrder([]operation{
+		twice, {action: "delete", path: "z", hasPrev: true}, {action: "create", path: "b", hasCID: true},
+		{action: "delete", path: "y", hasPrev: true},
+	})
 	require.Nil(t, bad)
 	var paths []string
 	for _, o := range sorted {

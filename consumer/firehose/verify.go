@@ -14,16 +14,17 @@ import (
 
 // VerifierConfig configures a Verifier. Zero values take the defaults.
 type VerifierConfig struct {
-	Key        KeySource
-	Chained    bool          // also check the chain of each account's commits
-	Wait       time.Duration // 3 s: how long a commit waits for a key
-	Timeout    time.Duration // 10 s: timeout of one lookup
-	Lookups    int           // 16: lookups at once in the directory, and as many from accounts' own servers
-	Spacing    time.Duration // 10 ms: between the starts of two lookups
-	Cached     int           // 100,000: accounts whose keys are cached
-	Refresh    time.Duration // 30 s: a younger key is not fetched again when a signature does not match
-	Refused    int           // 100: refused commits that leave dead letters, and one more every ten minutes
-	Unreadable int           // 1,000: dead letters of accounts whose own server does not serve their DID document, and one more every ten seconds
+	Key     KeySource
+	Chained bool          // also check the chain of each account's commits
+	Wait    time.Duration // 3 s: how long a commit waits for a key
+	Timeout time.Duration // 10 s: timeout of one lookup
+	Lookups int           // 16: lookups at once in the directory, and as many from accounts' own servers
+	Spacing time.Duration // 10 ms: between the starts of two lookups
+	Cached  int           // 100,000: accounts whose keys are cached
+	Refresh time.Duration // 30 s: a younger key is not fetched again when a signature does not match
+	Refused int           // 100: refused commits that leave dead letters, and one more every ten minutes
+	// 1,000: dead letters of accounts whose own server does not serve their DID document, and one more every ten seconds
+	Unreadable int
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
 }
@@ -62,9 +63,11 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 	v := &Verifier{
 		cfg: cfg, log: cfg.Logger, pool: make(chan struct{}, maxProofs),
 		keys: &keys{source: cfg.Key, timeout: cmp.Or(cfg.Timeout, 10*time.Second), pace: pace{spacing: cmp.Or(cfg.Spacing, 10*time.Millisecond)},
-			running: [2]chan struct{}{make(chan struct{}, cmp.Or(cfg.Lookups, 16)), make(chan struct{}, cmp.Or(cfg.Lookups, 16))}, known: newLRU(cmp.Or(cfg.Cached, 100_000)), absent: newLRU(maxAbsent), pending: map[string]*lookup{},
+			running: [2]chan struct{}{make(chan struct{}, cmp.Or(cfg.Lookups, 16)), make(chan struct{}, cmp.Or(cfg.Lookups, 16))},
+			known:   newLRU(cmp.Or(cfg.Cached, 100_000)), absent: newLRU(maxAbsent), pending: map[string]*lookup{},
 			lookups: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_source_key_lookups_total",
-				Help: "DID documents read for the keys of accounts, by outcome: found, absent (the account has no key), failed. Expect no failed ones."}, []string{"outcome"})},
+				Help: "DID documents read for the keys of accounts, by outcome: found, absent (the account has no key), failed. Expect no failed " +
+					"ones."}, []string{"outcome"})},
 		refused:    consumer.NewBucket(cmp.Or(cfg.Refused, 100)),
 		unreadable: &consumer.Bucket{Size: cmp.Or(cfg.Unreadable, 1000), Refill: 10 * time.Second},
 		slow:       &consumer.Bucket{Size: 10, Refill: 30 * time.Second},
@@ -73,7 +76,8 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 		waiting: f.NewCounter(prometheus.CounterOpts{Name: "weir_source_unverified_commits_total",
 			Help: "Commits dead-lettered because the account's key could not be fetched. They are retried. Expect zero."}),
 		refusals: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_source_refused_commits_total",
-			Help: "Commits refused, by cause: signature (not of the account's key), high_s (not in the canonical form), no_key (the account has no key), gone (its DID was deleted since). Expect zero but for gone: a server forwards forgeries."}, []string{"cause"}),
+			Help: "Commits refused, by cause: signature (not of the account's key), high_s (not in the canonical form), no_key (the account has " +
+				"no key), gone (its DID was deleted since). Expect zero but for gone: a server forwards forgeries."}, []string{"cause"}),
 	}
 	for _, cause := range []string{causeSignature, causeHighS, causeNoKey, causeGone} {
 		v.refusals.WithLabelValues(cause)
@@ -89,8 +93,10 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 func (v *Verifier) Patient(wait time.Duration) *Verifier {
 	patient := *v
 	patient.cfg.Wait, patient.pool = wait, make(chan struct{}, maxProofs)
-	patient.cfg.Chained = false                                                                                 // a retried input is only a part of a commit, and late
-	patient.refused, patient.unreadable = &consumer.Bucket{Size: v.refused.Size, Refill: v.refused.Refill}, nil // a retried input stays a dead letter
+	// a retried input is only a part of a commit, and late
+	patient.cfg.Chained = false
+	// a retried input stays a dead letter
+	patient.refused, patient.unreadable = &consumer.Bucket{Size: v.refused.Size, Refill: v.refused.Refill}, nil
 	patient.slow = nil
 	return &patient
 }

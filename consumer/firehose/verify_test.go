@@ -128,7 +128,8 @@ func TestSignaturesOfBothCurvesAreChecked(t *testing.T) {
 		require.Equal(t, consumer.ProofOutcome{Cause: "the signature is not of the account's key", Lost: true}, got)
 		r.key = c.key
 		require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, v, r.next()))
-		require.Equal(t, map[string]float64{"signature": 1, "high_s": 1, "no_key": 0, "gone": 0}, counters(t, metrics, "weir_source_refused_commits_total"))
+		require.Equal(t, map[string]float64{"signature": 1, "high_s": 1, "no_key": 0, "gone": 0},
+			counters(t, metrics, "weir_source_refused_commits_total"))
 		require.Equal(t, map[string]float64{"": 2}, counters(t, metrics, "weir_source_verified_commits_total"))
 	}
 }
@@ -281,7 +282,9 @@ func TestKeyThatCannotBeFetchedNowIsNoForgery(t *testing.T) {
 		d, v := newDirectory(r, VerifierConfig{})
 		d.set(testDID, nil, errors.New("the directory is down"))
 		start := time.Now()
-		require.Equal(t, consumer.ProofOutcome{Cause: "the account's key cannot be fetched: the directory is down", Retry: true}, outcomeOf(t, v, frame))
+		require.Equal(t, consumer.ProofOutcome{
+			Cause: "the account's key cannot be fetched: the directory is down", Retry: true,
+		}, outcomeOf(t, v, frame))
 		require.Less(t, time.Since(start), time.Second)
 		d.set(testDID, nil, nil)
 		require.Equal(t, consumer.ProofOutcome{}, outcomeOf(t, v, frame), "a failure is not cached")
@@ -342,7 +345,8 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 		v.unreadable.Size = 0
 		p.Start()
 		<-p.done
-		require.Equal(t, []bool{true, true}, []bool{p.Outcome().Retry, p.Outcome().Drop}, "a did:web account must not fill the table of dead letters")
+		require.Equal(t, []bool{true, true}, []bool{p.Outcome().Retry, p.Outcome().Drop},
+			"a did:web account must not fill the table of dead letters")
 	})
 }
 
@@ -371,7 +375,8 @@ func TestServersOfTheirOwnDocumentsFillNoTable(t *testing.T) {
 			}
 			return n
 		}
-		large := commitFrame(t, r.commit(write{"app.bsky.feed.post/" + r.clock.Next().String(), record(t, map[string]any{"text": strings.Repeat("a", 100<<10)})}))
+		large := commitFrame(t,
+			r.commit(write{"app.bsky.feed.post/" + r.clock.Next().String(), record(t, map[string]any{"text": strings.Repeat("a", 100<<10)})}))
 		small := r.next()
 		require.Equal(t, 100, kept(v.Patient(time.Minute), small), "a retry must keep every dead letter")
 		require.Equal(t, 2, kept(v, large))

@@ -38,7 +38,10 @@ var errKey = errors.New("the relay does not serve the key in WEIR_NOSTR_KEY")
 func (r *Reader) dial(ctx context.Context, client *http.Client, relay string, key *[32]byte) (*asking, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	ws, _, err := websocket.Dial(ctx, relay, &websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"User-Agent": {r.cfg.UserAgent}}}) // it has none
+	// the response has no body
+	ws, _, err := websocket.Dial(ctx, relay, &websocket.DialOptions{
+		HTTPClient: client, HTTPHeader: http.Header{"User-Agent": {r.cfg.UserAgent}},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +155,12 @@ func (a *asking) recognised(ctx context.Context, msg *message, refused bool) (ag
 // decoder does not know which relay an event came from.
 func (a *asking) wanted(msg *message) *nostr.Event {
 	e, err := nostr.Decode(msg.event)
-	if err != nil || e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}) || !a.query.Every && !slices.Contains(a.query.Kinds, e.Kind) || nostr.ClassOf(e.Kind) == nostr.Ephemeral || !a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey) || e.Republishes() || e.CheckID() != nil {
+	switch {
+	case err != nil,
+		e.Kind == nostr.KindVanish && !demanded(e, []string{a.relay}),
+		!a.query.Every && !slices.Contains(a.query.Kinds, e.Kind),
+		!a.query.Everyone && !slices.Contains(a.query.Authors, e.PubKey),
+		nostr.ClassOf(e.Kind) == nostr.Ephemeral, e.Republishes(), e.CheckID() != nil:
 		return nil
 	}
 	return e

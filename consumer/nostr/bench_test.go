@@ -22,8 +22,9 @@ import (
 func notes(b *testing.B, count int) (frames [][]byte, events []*protocol.Event) {
 	b.Helper()
 	for i := range count {
-		e := &protocol.Event{CreatedAt: 1_700_000_000 + int64(i), Kind: 1, Content: fmt.Sprintf("note %d: %s https://news.example/%d\n", i, strings.Repeat("some <words> & “more” ", 15), i),
-			Tags: [][]string{{"e", strings.Repeat("ab", 32), "wss://relay.example", "root"}, {"p", strings.Repeat("cd", 32)}, {"t", "news"}}}
+		e := &protocol.Event{CreatedAt: 1_700_000_000 + int64(i), Kind: 1,
+			Content: fmt.Sprintf("note %d: %s https://news.example/%d\n", i, strings.Repeat("some <words> & “more” ", 15), i),
+			Tags:    [][]string{{"e", strings.Repeat("ab", 32), "wss://relay.example", "root"}, {"p", strings.Repeat("cd", 32)}, {"t", "news"}}}
 		require.NoError(b, e.Sign([32]byte{31: byte(1 + i%64)}))
 		frames, events = append(frames, frame(e)), append(events, e)
 	}
@@ -84,7 +85,10 @@ func BenchmarkVerification(b *testing.B) {
 	wire := nostr.Wire(nostr.NewVerifier(nostr.VerifierConfig{}), nil)
 	pool := schematest.New(b)
 	_, ids := decodeAll(b, &wire, frames)
-	_, err := pool.Exec(b.Context(), `INSERT INTO seen (id) SELECT gen_random_uuid() FROM generate_series(1, 200000) UNION ALL SELECT unnest($1::uuid[])`, ids)
+	_, err := pool.Exec(b.Context(), `
+INSERT INTO seen (id) SELECT gen_random_uuid()
+FROM generate_series(1, 200000)
+UNION ALL SELECT unnest($1::uuid[])`, ids)
 	require.NoError(b, err)
 	_, err = pool.Exec(b.Context(), `ANALYZE seen`)
 	require.NoError(b, err)

@@ -15,7 +15,8 @@ import (
 func (n *network) databaseIsBehind() {
 	n.t.Helper()
 	_, err := n.pool.Exec(n.t.Context(), `CREATE SCHEMA behind;
-CREATE FUNCTION behind.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT pg_catalog.clock_timestamp() - interval '1 day'$$;
+CREATE FUNCTION behind.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
+    SELECT pg_catalog.clock_timestamp() - interval '1 day'$$;
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, pg_catalog', current_database()); END $$`)
 	require.NoError(n.t, err)
 	n.pool.Reset()
@@ -28,7 +29,10 @@ func TestPositionIsOfTheEarlierClock(t *testing.T) {
 	n := newNetwork(t, simnet.NostrConfig{Seed: 10, Relays: []simnet.NostrRelay{{Page: 500}}})
 	n.databaseIsBehind()
 	ahead := func() int {
-		return n.count(`SELECT count(*) FROM streams WHERE last_event_at > clock_timestamp() OR to_timestamp(cursor / 1e6) > clock_timestamp() OR caught_up_at > clock_timestamp()`)
+		return n.count(`
+SELECT count(*)
+FROM streams
+WHERE last_event_at > clock_timestamp() OR to_timestamp(cursor / 1e6) > clock_timestamp() OR caught_up_at > clock_timestamp()`)
 	}
 	n.Play(20)
 	defer n.run(nil)()

@@ -298,7 +298,9 @@ func (k *comparing) byPages(ctx context.Context) error {
 	for _, item := range k.have() {
 		have[item.ID] = true
 	}
-	pages := past{limit: k.limits.Page, named: k.limits.named, windows: []window{{filter: k.filter, since: *k.filter.Since, until: *k.filter.Until}}}
+	pages := past{
+		limit: k.limits.Page, named: k.limits.named, windows: []window{{filter: k.filter, since: *k.filter.Since, until: *k.filter.Until}},
+	}
 	return k.through(ctx, &pages, maxCompared, func(events []*nostr.Event) error {
 		var ids [][32]byte
 		for _, e := range events {

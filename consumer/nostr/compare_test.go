@@ -195,7 +195,9 @@ func TestRelayGoesAwayInTheMiddle(t *testing.T) {
 	t.Cleanup(relay.Close)
 	address := "ws" + strings.TrimPrefix(relay.URL, "http")
 	reader := nostr.NewReader(nostr.ReaderConfig{Relays: []string{address}})
-	_, err := reader.Compare(t.Context(), address, nostr.Comparison{Query: nostr.Query{Kinds: []int{1}, Everyone: true, Most: 5}, Until: time.Now()})
+	_, err := reader.Compare(t.Context(), address, nostr.Comparison{
+		Query: nostr.Query{Kinds: []int{1}, Everyone: true, Most: 5}, Until: time.Now(),
+	})
 	require.ErrorContains(t, err, "503")
 }
 

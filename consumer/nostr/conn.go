@@ -50,7 +50,8 @@ type conn struct {
 const maxChallenges = 10
 
 func newConn(c *Client, ws *socket.Conn, filters []filter, limits limits, from consumer.Cursor) *conn {
-	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, opening: map[string]bool{}, waiting: map[string]filter{},
+	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, opening: map[string]bool{},
+		waiting: map[string]filter{},
 		decoder: decoder{relays: c.cfg.Endpoints, verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
 	for i, f := range filters {
 		f.Limit = 1 // some relays take 0 as their default; there is no date, so late events come too

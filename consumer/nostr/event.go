@@ -22,16 +22,17 @@ const WireName = "nostr"
 // is nil, it always takes effect. The events are of any kind: the consumer knows which are stored.
 func Wire(verifier *Verifier, relays []string) consumer.Wire {
 	d := &decoder{verifier: verifier, relays: relays}
-	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Compact: compact, JSON: toJSON, Says: d.says, Resends: true, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
-		number, frame, numbered := bytes.Cut(input, []byte("\n"))
-		part, err := strconv.Atoi(string(number))
-		if !numbered || err != nil {
-			d.decode(input, arrived, m)
-			return
-		}
-		d.decode(frame, arrived, m)
-		m.Events = slices.DeleteFunc(m.Events, func(ev consumer.Event) bool { return ev.Part != part })
-	}}
+	return consumer.Wire{Name: WireName, Excerpt: excerpt, Shared: true, Compact: compact, JSON: toJSON, Says: d.says, Resends: true,
+		Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
+			number, frame, numbered := bytes.Cut(input, []byte("\n"))
+			part, err := strconv.Atoi(string(number))
+			if !numbered || err != nil {
+				d.decode(input, arrived, m)
+				return
+			}
+			d.decode(frame, arrived, m)
+			m.Events = slices.DeleteFunc(m.Events, func(ev consumer.Event) bool { return ev.Part != part })
+		}}
 }
 
 // excerpt returns the input of one event of a frame.
@@ -271,7 +272,8 @@ func vanish(e *nostr.Event, m *consumer.Message) {
 // nil, it returns true.
 func demanded(e *nostr.Event, relays []string) bool {
 	return slices.ContainsFunc(e.Tags, func(tag []string) bool {
-		return len(tag) > 1 && tag[0] == "relay" && (relays == nil || tag[1] == "ALL_RELAYS" || slices.ContainsFunc(relays, func(relay string) bool { return sameRelay(relay, tag[1]) }))
+		return len(tag) > 1 && tag[0] == "relay" &&
+			(relays == nil || tag[1] == "ALL_RELAYS" || slices.ContainsFunc(relays, func(relay string) bool { return sameRelay(relay, tag[1]) }))
 	})
 }
 

@@ -54,7 +54,8 @@ func TestNoteIsARecord(t *testing.T) {
 	require.Equal(t, consumer.ProofOutcome{}, m.Proof.Outcome())
 
 	spaced := strings.Replace(strings.ReplaceAll(string(frame(e)), `","`, `" , "`), `"id"`, `"\u0069d"`, 1) // other valid JSON
-	spaced = strings.Replace(spaced, `"pubkey":"`+hex.EncodeToString(e.PubKey[:])[:1], fmt.Sprintf(`"pubkey":"\u%04x`, hex.EncodeToString(e.PubKey[:])[0]), 1)
+	spaced = strings.Replace(spaced, `"pubkey":"`+hex.EncodeToString(e.PubKey[:])[:1],
+		fmt.Sprintf(`"pubkey":"\u%04x`, hex.EncodeToString(e.PubKey[:])[0]), 1)
 	require.NotContains(t, spaced, `"EVENT","`)
 	require.NotContains(t, spaced, hex.EncodeToString(e.PubKey[:]))
 	require.Equal(t, m.Events, decoded(t, []byte(spaced)).Events)
@@ -68,7 +69,8 @@ func TestCompactIsTheEvent(t *testing.T) {
 	for _, e := range []*protocol.Event{
 		signed(t, 1_700_000_000, 1, "line\n\x00é", []string{"t", "\x00"}, []string{"e", strings.Repeat("ab", 32)}),
 		signed(t, 0, 30023, "", []string{"d", "10\n"}),
-		signed(t, 1_700_000_010, 5, "", []string{"e", strings.Repeat("cd", 32)}, []string{"k", "1"}, []string{"a", "30023:" + strings.Repeat("00", 32) + ":x"}),
+		signed(t, 1_700_000_010, 5, "", []string{"e", strings.Repeat("cd", 32)}, []string{"k", "1"},
+			[]string{"a", "30023:" + strings.Repeat("00", 32) + ":x"}),
 	} {
 		input := frame(e)
 		kept := wire.Compact(input)
@@ -91,7 +93,8 @@ func TestCompactIsTheEvent(t *testing.T) {
 func TestRevisionsSortAsTheNetworkDoes(t *testing.T) {
 	t.Parallel()
 	low, high := [32]byte{0: 1}, [32]byte{0: 2}
-	order := []string{protocol.Revision(9, high), protocol.Revision(9, low), protocol.Revision(10, high), protocol.Revision(10, low), protocol.Revision(protocol.MaxCreatedAt, high), "~"}
+	order := []string{protocol.Revision(9, high), protocol.Revision(9, low), protocol.Revision(10, high), protocol.Revision(10, low),
+		protocol.Revision(protocol.MaxCreatedAt, high), "~"}
 	require.IsIncreasing(t, order)
 }
 
@@ -124,7 +127,8 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	me := signed(t, 1, 1, "").PubKey
 	author := hex.EncodeToString(me[:])
 	e := signed(t, 1_700_000_000, 5, "", []string{"e", target}, []string{"e", "junk"}, []string{"e"}, []string{"k", "1"},
-		[]string{"a", "30023:" + author + ":one"}, []string{"a", "30023:" + other + ":one"}, []string{"a", "3:" + author + ":"}, []string{"a", "3:" + author + ":x"},
+		[]string{"a", "30023:" + author + ":one"}, []string{"a", "30023:" + other + ":one"}, []string{"a", "3:" + author + ":"},
+		[]string{"a", "3:" + author + ":x"},
 		[]string{"a", "30024:" + author + ":not stored"}, []string{"a", "1:" + author + ":"}, []string{"a", "x"})
 	m := decoded(t, frame(e))
 	var got []string
@@ -134,7 +138,8 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s/%s %.17s", ev.Operation, ev.Collection, ev.Key, ev.Revision))
 	}
 	id := hex.EncodeToString(e.ID[:])
-	require.Equal(t, []string{"delete nostr.*/" + target + " ~", "delete nostr.30023/one 0000001700000000-", "delete nostr.3/self 0000001700000000-",
+	require.Equal(t, []string{"delete nostr.*/" + target + " ~", "delete nostr.30023/one 0000001700000000-",
+		"delete nostr.3/self 0000001700000000-",
 		"delete nostr.30024/not stored 0000001700000000-", "create nostr.5/" + id + " 0000001700000000-"}, got)
 	at := m.Events[1].Revision
 	require.GreaterOrEqual(t, at, protocol.Revision(1_700_000_000, [32]byte{}))
@@ -144,7 +149,8 @@ func TestDeletionNamesItsAuthorsEvents(t *testing.T) {
 	for part, want := range got { // a dead letter has one of the events
 		again := decoded(t, wire.Excerpt(frame(e), m.Events[part].Part))
 		require.Len(t, again.Events, 1)
-		require.Equal(t, want, fmt.Sprintf("%s %s/%s %.17s", again.Events[0].Operation, again.Events[0].Collection, again.Events[0].Key, again.Events[0].Revision))
+		require.Equal(t, want,
+			fmt.Sprintf("%s %s/%s %.17s", again.Events[0].Operation, again.Events[0].Collection, again.Events[0].Key, again.Events[0].Revision))
 	}
 }
 
@@ -166,7 +172,8 @@ func TestDeletionRequestLeavesABoundedNumberOfTombstones(t *testing.T) {
 	more := decoded(t, frame(signed(t, 1_700_000_000, 5, "", tags...)))
 	require.Empty(t, more.Events)
 	require.Len(t, more.Malformed, 1)
-	require.Equal(t, []string{"/tags", "at most 2000", "more"}, []string{more.Malformed[0].Path, more.Malformed[0].Expected, more.Malformed[0].Received})
+	require.Equal(t, []string{"/tags", "at most 2000", "more"},
+		[]string{more.Malformed[0].Path, more.Malformed[0].Expected, more.Malformed[0].Received})
 }
 
 func TestExpiredAndEphemeralAreNoRecords(t *testing.T) {
@@ -183,7 +190,8 @@ func TestExpiredAndEphemeralAreNoRecords(t *testing.T) {
 // event in it, see NIP-70. Without content, it is a repost as any other.
 func TestRepostOfProtectedEventIsRefused(t *testing.T) {
 	t.Parallel()
-	note, protected := signed(t, 1_700_000_000, 1, "hello", []string{"t", "x"}), signed(t, 1_700_000_000, 1, "hello", []string{"t", "x"}, []string{"-"})
+	note, protected := signed(t, 1_700_000_000, 1, "hello", []string{"t", "x"}),
+		signed(t, 1_700_000_000, 1, "hello", []string{"t", "x"}, []string{"-"})
 	id := hex.EncodeToString(protected.ID[:])
 	for _, kind := range []int{6, 16} {
 		for content, refused := range map[string]bool{string(protected.AppendJSON(nil)): true, ` {"tags":[[1],["-","x"]]}`: true,

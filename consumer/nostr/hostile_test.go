@@ -65,7 +65,10 @@ func scriptedRelay(t *testing.T, script func(*scripted)) (url string) {
 // scriptedSource reads a scripted relay for this many authors; 0 means everyone.
 func scriptedSource(t *testing.T, url string, authors int) *nostr.Client {
 	t.Helper()
-	source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Key: &[32]byte{31: 5}, Config: socket.Config{Endpoints: []string{url}}})
+	source, err := nostr.New(nostr.Config{
+		Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Key: &[32]byte{31: 5},
+		Config: socket.Config{Endpoints: []string{url}},
+	})
 	require.NoError(t, err)
 	require.NoError(t, source.SetFilter(t.Context(), filterOf(authors)))
 	return source
@@ -250,7 +253,10 @@ func TestRelayThatDoesNotAnswerIsLeft(t *testing.T) {
 					s.say(`["NOTICE","patience"]`)
 				}
 			})
-			source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Key: &[32]byte{31: 5}, AnswerWithin: 100 * time.Millisecond, Config: socket.Config{Endpoints: []string{url}}})
+			source, err := nostr.New(nostr.Config{
+				Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Key: &[32]byte{31: 5}, AnswerWithin: 100 * time.Millisecond,
+				Config: socket.Config{Endpoints: []string{url}},
+			})
 			require.NoError(t, err)
 			require.NoError(t, source.SetFilter(t.Context(), filterOf(0)))
 			conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorTime} }, nil)

@@ -54,6 +54,7 @@ func TestEveryKindIsStored(t *testing.T) {
 func (n *network) holdsTexts(text string, want int) {
 	n.t.Helper()
 	eventually.True(n.t, func() bool {
-		return n.count(`SELECT count(*) FROM records`) == want && n.count(`SELECT count(*) FROM records WHERE record ->> 'content' = $1`, text) == want
+		return n.count(`SELECT count(*) FROM records`) == want &&
+			n.count(`SELECT count(*) FROM records WHERE record ->> 'content' = $1`, text) == want
 	}, 10*time.Millisecond)
 }

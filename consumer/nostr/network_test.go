@@ -66,8 +66,11 @@ func (n *network) start(relay int, change func(*consumer.Config)) (ended <-chan 
 	require.NoError(n.t, err)
 	require.NoError(n.t, source.SetFilter(n.t.Context(), consumer.Filter{Everyone: true}))
 	cfg := consumer.Config{
-		Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler), Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: wants},
-		Stream:  "nostr-" + strconv.Itoa(relay), Owner: n.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond, Rewind: 10 * 24 * time.Hour, // authors' clocks are wrong by days
+		Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
+			Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: wants},
+		// authors' clocks are wrong by days
+		Stream: "nostr-" + strconv.Itoa(relay), Owner: n.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq},
+		BatchInterval: 10 * time.Millisecond, Rewind: 10 * 24 * time.Hour,
 	}
 	if change != nil {
 		change(&cfg)
@@ -210,7 +213,8 @@ func (n *network) count(sql string, args ...any) int {
 func (n *network) read() {
 	n.t.Helper()
 	relays := len(n.URLs())
-	eventually.True(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays }, 5*time.Millisecond)
+	eventually.True(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays },
+		5*time.Millisecond)
 }
 
 // TestRelaysAreReadToTheirEnd reads relays that cut pages within a second, some without telling,
@@ -218,7 +222,9 @@ func (n *network) read() {
 func TestRelaysAreReadToTheirEnd(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	n := newNetwork(t, simnet.NostrConfig{Seed: 1, Forged: 0.05, Relays: []simnet.NostrRelay{{Page: 500}, {Page: 40, Silent: true}, {Page: 60, Auth: true}}})
+	n := newNetwork(t, simnet.NostrConfig{
+		Seed: 1, Forged: 0.05, Relays: []simnet.NostrRelay{{Page: 500}, {Page: 40, Silent: true}, {Page: 60, Auth: true}},
+	})
 	n.key = &[32]byte{31: 5}
 	n.Play(400)
 	defer n.run(nil)()

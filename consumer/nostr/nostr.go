@@ -75,9 +75,12 @@ func New(cfg Config) (*Client, error) {
 	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
 	cfg.AnswerWithin = cmp.Or(cfg.AnswerWithin, 2*time.Minute)
 	if len(cfg.Endpoints) != 1 || cfg.Kinds != nil && len(cfg.Kinds) == 0 {
-		return nil, fmt.Errorf("a Nostr stream has one relay and at least one kind: received %d relays and %d kinds", len(cfg.Endpoints), len(cfg.Kinds))
+		return nil, fmt.Errorf("a Nostr stream has one relay and at least one kind: received %d relays and %d kinds", len(cfg.Endpoints),
+			len(cfg.Kinds))
 	}
-	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Nostr relay", Path: "/", Example: "wss://relay.example", Check: refused, Serves: true})
+	dialer, err := socket.New(cfg.Config, socket.Service{
+		Name: "Nostr relay", Path: "/", Example: "wss://relay.example", Check: refused, Serves: true,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +91,10 @@ func New(cfg Config) (*Client, error) {
 
 // Capabilities returns the capabilities of a relay.
 func (c *Client) Capabilities() consumer.Capabilities {
-	return consumer.Capabilities{Wire: Wire(c.cfg.Verifier, c.cfg.Endpoints), TimeCursor: true, Rewind: rewind, Complete: true, Overlaps: true, Filters: true, Accounts: maxAccounts}
+	return consumer.Capabilities{
+		Wire: Wire(c.cfg.Verifier, c.cfg.Endpoints), TimeCursor: true, Rewind: rewind, Complete: true, Overlaps: true, Filters: true,
+		Accounts: maxAccounts,
+	}
 }
 
 // FilterHash returns a hash of the filter. A cursor is valid for one filter.

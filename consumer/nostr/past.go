@@ -166,7 +166,8 @@ func (p *past) end(now time.Time) *consumer.Missed {
 		p.windows = slices.Insert(p.windows, 0, window{filter: read.filter, since: read.since, until: read.until - 1})
 	}
 	if a, b, ok := read.halves(); ok {
-		p.windows = slices.Insert(p.windows, 0, window{filter: a, since: read.until, until: read.until}, window{filter: b, since: read.until, until: read.until})
+		p.windows = slices.Insert(p.windows, 0, window{filter: a, since: read.until, until: read.until},
+			window{filter: b, since: read.until, until: read.until})
 		return nil
 	}
 	return missed(read.until, read.until+1, "the relay has more events of one second than it sends in a page")
@@ -231,5 +232,8 @@ func (p *past) full() bool {
 // but one day, which is in that year in every time zone.
 func missed(from, to int64, reason string) *consumer.Missed {
 	const latest = maxTime - 24*60*60
-	return &consumer.Missed{From: time.Unix(min(from, latest-1), 0), To: time.Unix(min(to, latest), 0), Reason: reason, Problem: "no repository has what a relay does not send"}
+	return &consumer.Missed{
+		From: time.Unix(min(from, latest-1), 0), To: time.Unix(min(to, latest), 0), Reason: reason,
+		Problem: "no repository has what a relay does not send",
+	}
 }

@@ -60,9 +60,12 @@ func TestSecondLongerThanPageIsSplitOrAGap(t *testing.T) {
 				return
 			}
 			require.Equal(t, len(n.fold())-6, n.count(`SELECT count(*) FROM records`))
-			require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps WHERE from_at = to_timestamp($1) AND to_at = to_timestamp($1 + 1) AND problem <> '' AND closed_at IS NULL`, at))
+			require.Equal(t, 1, n.count(`
+SELECT count(*)
+FROM gaps WHERE from_at = to_timestamp($1) AND to_at = to_timestamp($1 + 1) AND problem <> '' AND closed_at IS NULL`, at))
 			require.Equal(t, 1, n.count(`SELECT count(*) FROM gaps`))
-			require.Zero(t, n.count(`SELECT count(*) FROM river_job WHERE kind = 'close_gap'`), "no job may be enqueued: no repository has the missing events")
+			require.Zero(t, n.count(`SELECT count(*) FROM river_job WHERE kind = 'close_gap'`),
+				"no job may be enqueued: no repository has the missing events")
 		})
 	}
 }
@@ -172,7 +175,10 @@ func TestPositionMovesOnlyAtTheEnd(t *testing.T) {
 	defer stop()
 	n.read()
 	n.holds()
-	require.Equal(t, 1, n.count(`SELECT count(*) FROM streams WHERE last_event_at >= $1 AND anchor IS NULL`, before.Add(-time.Second)), "the position must be by our clock")
+	require.Equal(t, 1, n.count(`
+SELECT count(*)
+FROM streams
+WHERE last_event_at >= $1 AND anchor IS NULL`, before.Add(-time.Second)), "the position must be by our clock")
 }
 
 // TestRefusedPageIsAskedForAgain shows that a refused page is requested again on the same

@@ -209,7 +209,9 @@ func (a *asking) through(ctx context.Context, pages *past, most int, each func([
 // and from further ones that authors named. unread has an error for each relay that could
 // not be read to its end. err is the error of the first configured relay if all configured
 // relays failed.
-func (r *Reader) Latest(ctx context.Context, further []string, kinds []int, authors [][32]byte) (found []*nostr.Event, unread []error, err error) {
+func (r *Reader) Latest(
+	ctx context.Context, further []string, kinds []int, authors [][32]byte,
+) (found []*nostr.Event, unread []error, err error) {
 	q := Query{Kinds: kinds, Authors: authors, Most: 100 + 4*len(authors)*len(kinds)}
 	latest := latestEvents{}
 	var mu sync.Mutex
@@ -234,7 +236,9 @@ func (r *Reader) Latest(ctx context.Context, further []string, kinds []int, auth
 
 // All calls ask for each configured relay and for further ones, several at once. failed is
 // the number of configured relays that failed.
-func (r *Reader) All(ctx context.Context, further []string, ask func(ctx context.Context, relay string) error) (failed int, unread []error, err error) {
+func (r *Reader) All(
+	ctx context.Context, further []string, ask func(ctx context.Context, relay string) error,
+) (failed int, unread []error, err error) {
 	var mu sync.Mutex
 	g := errgroup.Group{}
 	g.SetLimit(relaysAtOnce)

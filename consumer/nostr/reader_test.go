@@ -34,7 +34,9 @@ func relays(t *testing.T, authors, configured int, all ...simnet.NostrRelay) (*s
 		keys[i], _ = protocol.ParseKey(net.Key(i))
 	}
 	guarded := &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}
-	return net, nostr.NewReader(nostr.ReaderConfig{Relays: net.URLs()[:configured], Key: &[32]byte{31: 5}, AuthorRelays: guarded, Timeout: time.Minute}), keys
+	return net, nostr.NewReader(nostr.ReaderConfig{
+		Relays: net.URLs()[:configured], Key: &[32]byte{31: 5}, AuthorRelays: guarded, Timeout: time.Minute,
+	}), keys
 }
 
 func ids(events []*protocol.Event) (all []string) {
@@ -115,17 +117,23 @@ func TestRelaysRedirectNowhere(t *testing.T) {
 	url := "ws" + strings.TrimPrefix(relay.URL, "http")
 	_, _, err := nostr.NewReader(nostr.ReaderConfig{Relays: []string{url}}).Latest(t.Context(), nil, []int{3}, [][32]byte{{1}})
 	require.ErrorContains(t, err, "302")
-	strangers := nostr.NewReader(nostr.ReaderConfig{AuthorRelays: &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}})
-	err = strangers.Stored(t.Context(), url, func([]*protocol.Event) error { return nil }, nostr.Query{Kinds: []int{3}, Authors: [][32]byte{{1}}, Most: 1})
+	strangers := nostr.NewReader(
+		nostr.ReaderConfig{AuthorRelays: &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}})
+	err = strangers.Stored(t.Context(), url, func([]*protocol.Event) error { return nil },
+		nostr.Query{Kinds: []int{3}, Authors: [][32]byte{{1}}, Most: 1})
 	require.ErrorContains(t, err, "302")
 
-	source, err := nostr.New(nostr.Config{Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Config: socket.Config{Endpoints: []string{url}, MinWait: time.Millisecond, MaxWait: time.Millisecond}})
+	source, err := nostr.New(nostr.Config{
+		Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}),
+		Config: socket.Config{Endpoints: []string{url}, MinWait: time.Millisecond, MaxWait: time.Millisecond},
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	before := asked.Load()
 	go func() {
-		source.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{} }, func(consumer.Attempt) {}) // ends with the cancelled context
+		// ends with the cancelled context
+		source.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{} }, func(consumer.Attempt) {})
 		close(ended)
 	}()
 	eventually.True(t, func() bool { return asked.Load() > before+4 }, time.Millisecond)

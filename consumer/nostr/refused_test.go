@@ -55,7 +55,10 @@ func TestRelayThatDoesNotServeIsAskedLess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := nostr.Config{Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}), Config: socket.Config{Endpoints: []string{scriptedRelay(t, c.script)}, MinWait: time.Millisecond}}
+			cfg := nostr.Config{
+				Kinds: stored(), Verifier: nostr.NewVerifier(nostr.VerifierConfig{}),
+				Config: socket.Config{Endpoints: []string{scriptedRelay(t, c.script)}, MinWait: time.Millisecond},
+			}
 			if c.key {
 				cfg.Key = &[32]byte{31: 5}
 			}

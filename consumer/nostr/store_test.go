@@ -45,12 +45,13 @@ func TestWhatIsAskedForIsStored(t *testing.T) {
 		return nil
 	}, nostr.Query{Kinds: []int{1}, Authors: [][32]byte{key}, Most: 100}))
 	var enqueued int
-	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
-		Wanted: func(collection string) bool { return collection == "nostr.1" },
-		Enqueue: func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
-			enqueued += len(written)
-			return nil
-		}}}
+	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)},
+		Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
+			Wanted: func(collection string) bool { return collection == "nostr.1" },
+			Enqueue: func(_ context.Context, _ pgx.Tx, written []schema.Stored, _ time.Time) error {
+				enqueued += len(written)
+				return nil
+			}}}
 	for _, want := range []int{5, 0} {
 		written, err := retry.Store(t.Context(), nostr.WireName, frames, time.Now())
 		require.NoError(t, err)
@@ -153,13 +154,17 @@ func TestManyDeletionsAreNotOneTransaction(t *testing.T) {
 func TestErasureByAnOutdatedProgramErasesNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, simnet.NostrConfig{Seed: 12, Authors: 1, Relays: []simnet.NostrRelay{{Page: 100}}})
-	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)}, Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
-		Wanted: wants, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }}}
+	retry := consumer.Retry{Wires: map[string]consumer.Wire{nostr.WireName: nostr.Wire(n.verify, nil)},
+		Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
+			Wanted: wants, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }}}
 	_, err := retry.Store(t.Context(), nostr.WireName, [][]byte{signed(t, 1_700_000_000, 1, "").AppendNotepack(nil)}, time.Now())
 	require.NoError(t, err)
-	_, err = n.pool.Exec(t.Context(), `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{nostr.1}', 'k', 'q', '{}')`)
+	_, err = n.pool.Exec(t.Context(), `
+INSERT INTO projections (name, collections, kind, queue, tables)
+VALUES ('later', '{nostr.1}', 'k', 'q', '{}')`)
 	require.NoError(t, err)
-	_, err = retry.Store(t.Context(), nostr.WireName, [][]byte{signed(t, 1_700_000_001, 62, "", []string{"relay", "ALL_RELAYS"}).AppendNotepack(nil)}, time.Now())
+	_, err = retry.Store(t.Context(), nostr.WireName,
+		[][]byte{signed(t, 1_700_000_001, 62, "", []string{"relay", "ALL_RELAYS"}).AppendNotepack(nil)}, time.Now())
 	require.ErrorAs(t, err, new(*schema.OutdatedError))
 	require.Equal(t, 1, n.count(`SELECT count(*) FROM records`))
 }

@@ -44,7 +44,9 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 		verified: f.NewCounter(prometheus.CounterOpts{Name: "weir_nostr_verified_events_total",
 			Help: "Events whose signature is of their author."}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_nostr_refused_events_total",
-			Help: "Events refused, by cause: unreadable, id (not the hash of the event), signature (not of the author), deletions (a request that names more than 2,000), protected (a repost with a protected event in it). Expect zero: a relay forwards forgeries."}, []string{"cause"}),
+			Help: "Events refused, by cause: unreadable, id (not the hash of the event), signature (not of the author), deletions (a request " +
+				"that names more than 2,000), protected (a repost with a protected event in it). Expect zero: a relay forwards forgeries."},
+			[]string{"cause"}),
 	}
 	for _, cause := range []string{causeUnreadable, causeID, causeSignature, causeDeletions, causeProtected} {
 		v.refused.WithLabelValues(cause)

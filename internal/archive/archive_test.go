@@ -177,5 +177,6 @@ func TestIDsDiffer(t *testing.T) {
 	t.Parallel()
 	require.NotEqual(t, archive.NewID("a", "bc"), archive.NewID("ab", "c"))
 	require.Equal(t, archive.NewID("a", "b"), archive.NewID("a", "b"))
-	require.Equal(t, "fafb3531180a831010a8867eee0d9dc0", fmt.Sprintf("%x", archive.NewID("did:plc:x", "c", "k", "r", "create")), "ids are stored and must not change")
+	require.Equal(t, "fafb3531180a831010a8867eee0d9dc0", fmt.Sprintf("%x", archive.NewID("did:plc:x", "c", "k", "r", "create")),
+		"ids are stored and must not change")
 }

@@ -22,22 +22,23 @@ var errFormat = errors.New("this version of Weir reads format")
 // Manifest describes a sealed segment. A copy is stored beside the segment, so that the
 // archive can be read without a database.
 type Manifest struct {
-	Number      int64           `json:"number"` // from one sequence for all streams
-	Stream      string          `json:"stream"`
-	Wire        string          `json:"wire"` // the format of the records
-	Name        string          `json:"name"` // name of the segment in the store
-	Format      int             `json:"format"`
-	Records     int64           `json:"records"`
-	RawBytes    int64           `json:"raw_bytes"`
-	StoredBytes int64           `json:"stored_bytes"`
-	SHA256      string          `json:"sha256"`  // hash of the file
-	Content     string          `json:"content"` // XXH64 of the decompressed bytes
-	FirstAt     time.Time       `json:"first_arrival"`
-	LastAt      time.Time       `json:"last_arrival"`
-	CreatedFrom *time.Time      `json:"min_created_at,omitempty"` // of the stored records; absent: there are none
-	CreatedTo   *time.Time      `json:"max_created_at,omitempty"`
-	SealedAt    time.Time       `json:"sealed_at"`
-	Position    json.RawMessage `json:"position,omitempty"` // the stream's position; everything up to it is in this segment and earlier ones; absent: unknown
+	Number      int64      `json:"number"` // from one sequence for all streams
+	Stream      string     `json:"stream"`
+	Wire        string     `json:"wire"` // the format of the records
+	Name        string     `json:"name"` // name of the segment in the store
+	Format      int        `json:"format"`
+	Records     int64      `json:"records"`
+	RawBytes    int64      `json:"raw_bytes"`
+	StoredBytes int64      `json:"stored_bytes"`
+	SHA256      string     `json:"sha256"`  // hash of the file
+	Content     string     `json:"content"` // XXH64 of the decompressed bytes
+	FirstAt     time.Time  `json:"first_arrival"`
+	LastAt      time.Time  `json:"last_arrival"`
+	CreatedFrom *time.Time `json:"min_created_at,omitempty"` // of the stored records; absent: there are none
+	CreatedTo   *time.Time `json:"max_created_at,omitempty"`
+	SealedAt    time.Time  `json:"sealed_at"`
+	// the stream's position; everything up to it is in this segment and earlier ones; absent: unknown
+	Position json.RawMessage `json:"position,omitempty"`
 
 	// A segment is rewritten without the data to forget.
 	Rewritten   int        `json:"rewritten,omitempty"`    // how many times it was rewritten

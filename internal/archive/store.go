@@ -162,7 +162,8 @@ func Manifests(ctx context.Context, s Store) ([]Manifest, error) {
 		return nil, err
 	}
 	for _, segment := range slices.Sorted(maps.Keys(damaged)) {
-		return nil, fmt.Errorf("%w: restore it from a copy of the archive, or move it out of the archive to go on without its segment", damaged[segment])
+		return nil, fmt.Errorf("%w: restore it from a copy of the archive, or move it out of the archive to go on without its segment",
+			damaged[segment])
 	}
 	return all, nil
 }

@@ -22,7 +22,10 @@ func TestAnalytics(t *testing.T) {
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	s := Segment{Number: 1}
 	add := func(author, key, operation, body string, ago time.Duration, links ...string) {
-		r := Row{Author: author, Collection: "app.bsky.feed.post", Key: key, Operation: operation, Body: body, CreatedAt: today.Add(-ago), Links: links, Position: uint32(len(s.Rows))}
+		r := Row{
+			Author: author, Collection: "app.bsky.feed.post", Key: key, Operation: operation, Body: body, CreatedAt: today.Add(-ago), Links: links,
+			Position: uint32(len(s.Rows)),
+		}
 		if key == "" {
 			r.Collection = ""
 		}

@@ -74,8 +74,11 @@ const everywhere = "max_block_size"
 func New(address string, transport http.RoundTripper) (*Index, error) {
 	// The error does not quote the address: any misplaced part of it may be a password.
 	u, err := url.Parse(address)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.Contains(strings.Trim(u.Path, "/"), "/") {
-		return nil, errors.New("this is not a URL of ClickHouse: expected http://user:password@host:8123/database; write / # ? % @ in a password as %2F %23 %3F %25 %40")
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" ||
+		strings.Contains(strings.Trim(u.Path, "/"), "/") {
+		return nil, errors.New(
+			"this is not a URL of ClickHouse: expected http://user:password@host:8123/database; write / # ? % @ in a password as %2F %23 %3F %25 " +
+				"%40")
 	}
 	database := strings.Trim(u.Path, "/")
 	x := &Index{base: url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, user: u.User, settle: Settle, blockRows: blockRows}
@@ -83,7 +86,8 @@ func New(address string, transport http.RoundTripper) (*Index, error) {
 		x.base.RawQuery = url.Values{"database": {database}}.Encode()
 	}
 	if transport == nil {
-		transport = &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // net/http repeats a request if an idle connection fails
+		// net/http repeats a request if an idle connection fails
+		transport = &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
 	}
 	x.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return x, nil

@@ -27,8 +27,10 @@ func serve(t *testing.T, handle http.HandlerFunc) *Index {
 func TestAddressIsNotQuoted(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{
-		"", "secret", "clickhouse://u:secret@h:9000", "http://u:secret@h:8123/a/b", "http://h:8123/?password=secret", "http://u:se/cret@h:8123/db",
-		"http://u:12/secret@h:8123/db", "http://u:12#secret@h:8123/db", "http://u:12?secret@h:8123/db", "http://u:%zzsecret@h", "http://u:secret@:8123", "http://h:8123/db#secret",
+		"", "secret", "clickhouse://u:secret@h:9000", "http://u:secret@h:8123/a/b", "http://h:8123/?password=secret",
+		"http://u:se/cret@h:8123/db",
+		"http://u:12/secret@h:8123/db", "http://u:12#secret@h:8123/db", "http://u:12?secret@h:8123/db", "http://u:%zzsecret@h",
+		"http://u:secret@:8123", "http://h:8123/db#secret",
 	} {
 		_, err := New(address, nil)
 		require.Error(t, err, address)

@@ -106,7 +106,8 @@ This command shows how many segments are left. Ending it does not stop them.`,
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "the workers will index %s; weir status warns until it is done\n", output.Count(n, "segment", "segments"))
+				fmt.Fprintf(cmd.OutOrStdout(), "the workers will index %s; weir status warns until it is done\n",
+					output.Count(n, "segment", "segments"))
 				if detach {
 					return nil
 				}

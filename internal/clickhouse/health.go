@@ -35,7 +35,8 @@ func healthOf(configured bool) health.Feature {
 	const unindexed, age, behind = "archive.unindexed", "archive.oldest_unindexed_seconds", "WeirIndexBehind"
 	return health.Feature{
 		Figures: []health.Figure{
-			{Name: unindexed, Metric: "archive_unindexed_segments", Help: "Segments of the archive that ClickHouse does not have; 0 without WEIR_CLICKHOUSE."},
+			{Name: unindexed, Metric: "archive_unindexed_segments",
+				Help: "Segments of the archive that ClickHouse does not have; 0 without WEIR_CLICKHOUSE."},
 			{Name: age, Metric: "archive_unindexed_seconds",
 				Help: "Time since the archive's store has the oldest segment that ClickHouse does not have; 0 without such a segment."},
 		},
@@ -51,7 +52,8 @@ func healthOf(configured bool) health.Feature {
 			}
 			read.Values = map[string]float64{unindexed: float64(b.Unindexed), age: b.Age}
 			if since := health.Seconds(b.Age); since > indexLimit {
-				read.Messages = map[string]string{behind: fmt.Sprintf("ClickHouse lacks %s, the oldest for %s", output.Count(b.Unindexed, "segment", "segments"), since)}
+				read.Messages = map[string]string{behind: fmt.Sprintf("ClickHouse lacks %s, the oldest for %s",
+					output.Count(b.Unindexed, "segment", "segments"), since)}
 			}
 			return read, nil
 		},

@@ -104,7 +104,10 @@ func (x *Index) deleteEarlier(ctx context.Context, s Segment) error {
 		return nil
 	}
 	// Each deletion rewrites parts of the table, and a server may take hours for one.
-	answer, err := x.query(ctx, `SELECT count() FROM system.mutations WHERE database = currentDatabase() AND table = 'events' AND NOT is_done FORMAT TabSeparated`)
+	answer, err := x.query(ctx, `
+SELECT count()
+FROM system.mutations
+WHERE database = currentDatabase() AND table = 'events' AND NOT is_done FORMAT TabSeparated`)
 	if err == nil && strings.TrimSpace(string(answer)) == "0" {
 		_, err = x.query(ctx, `ALTER TABLE events DELETE WHERE`+earlier)
 	}

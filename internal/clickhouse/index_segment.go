@@ -127,5 +127,7 @@ func (w *IndexSegment) copy(ctx context.Context, m archive.Manifest, generation 
 	if err != nil {
 		return err
 	}
-	return w.index.Put(ctx, Segment{Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Generation: generation, Rows: rows}, marks{DB: w.pool})
+	return w.index.Put(ctx, Segment{
+		Number: m.Number, Version: m.Rewritten, SHA256: m.SHA256, Generation: generation, Rows: rows,
+	}, marks{DB: w.pool})
 }

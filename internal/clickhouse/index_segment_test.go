@@ -161,7 +161,9 @@ func (i *indexTest) rewritten(without int) {
 }
 
 func (i *indexTest) index(segment int64) error {
-	return i.worker.Work(rivertest.WorkContext(i.t.Context(), i.queue), &river.Job[IndexSegmentArgs]{JobRow: &rivertype.JobRow{}, Args: IndexSegmentArgs{Segment: segment}})
+	return i.worker.Work(rivertest.WorkContext(i.t.Context(), i.queue), &river.Job[IndexSegmentArgs]{
+		JobRow: &rivertype.JobRow{}, Args: IndexSegmentArgs{Segment: segment},
+	})
 }
 
 // settled makes the last attempts old enough to be settled.

@@ -134,8 +134,9 @@ func segment(number int64, n int) Segment {
 	random := rand.New(rand.NewPCG(uint64(number), 1))
 	s := Segment{Number: number, SHA256: fmt.Sprintf("%064x", number), Rows: make([]Row, n)}
 	for i := range s.Rows {
-		r := Row{ID: archive.NewID(fmt.Sprint(number, i)), Source: "main", Author: fmt.Sprintf("did:plc:%d", random.IntN(100)), Collection: "app.bsky.feed.post",
-			Key: fmt.Sprint(i), Operation: "create", CreatedAt: time.Unix(random.Int64N(math.MaxUint32), 0), Position: uint32(i)}
+		r := Row{ID: archive.NewID(fmt.Sprint(number, i)), Source: "main", Author: fmt.Sprintf("did:plc:%d", random.IntN(100)),
+			Collection: "app.bsky.feed.post",
+			Key:        fmt.Sprint(i), Operation: "create", CreatedAt: time.Unix(random.Int64N(math.MaxUint32), 0), Position: uint32(i)}
 		body := make([]byte, random.IntN(400))
 		for j := range body {
 			body[j] = byte(random.Uint32())
@@ -161,16 +162,21 @@ func TestServerReadsWhatWasWritten(t *testing.T) {
 		}
 		require.NoError(t, w.put(s))
 		w.once(s)
-		got := w.ask(fmt.Sprintf(`SELECT hex(id), source, author, collection, rkey, operation, toUInt32(created_at), hex(body), length(links), hex(arrayStringConcat(links, '|')), position
+		got := w.ask(fmt.Sprintf(`SELECT hex(id), source, author, collection, rkey, operation, toUInt32(created_at), hex(body),
+			       length(links), hex(arrayStringConcat(links, '|')), position
 			FROM events WHERE segment = %d ORDER BY position FORMAT TabSeparated`, s.Number))
 		var want []string
 		for _, r := range s.Rows {
-			want = append(want, fmt.Sprintf("%X\t%s\t%s\t%s\t%s\t%s\t%d\t%X\t%d\t%X\t%d", r.ID[:], r.Source, r.Author, r.Collection, r.Key, r.Operation,
+			want = append(want, fmt.Sprintf("%X\t%s\t%s\t%s\t%s\t%s\t%d\t%X\t%d\t%X\t%d", r.ID[:], r.Source, r.Author, r.Collection, r.Key,
+				r.Operation,
 				min(max(r.CreatedAt.Unix(), 0), math.MaxUint32), r.Body, len(r.Links), strings.Join(r.Links, "|"), r.Position))
 		}
 		require.Equal(t, strings.Join(want, "\n"), got)
 	}
-	require.Equal(t, "1", w.ask(`SELECT count() FROM system.parts WHERE table = 'events' AND active AND partition = '5'`), "a segment must be one part")
+	require.Equal(t, "1", w.ask(`
+SELECT count()
+FROM system.parts
+WHERE table = 'events' AND active AND partition = '5'`), "a segment must be one part")
 }
 
 // TestCutBody cuts a block at many bytes, including the ends of columns, while the full length is

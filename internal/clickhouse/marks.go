@@ -75,7 +75,9 @@ func (m marks) Indexed(ctx context.Context, segment int64, last int) error {
 // inserted until they are settled. Afterwards ClickHouse gets everything again, including
 // what it has lost.
 func indexAgain(ctx context.Context, db schema.DB) (int64, error) {
-	const sql = `UPDATE segments SET index_generation = index_generation + 1, index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL`
+	const sql = `
+UPDATE segments
+SET index_generation = index_generation + 1, index_attempt = index_attempt + 1, index_begun_at = clock_timestamp(), indexed_at = NULL`
 	tag, err := db.Exec(ctx, sql)
 	if err != nil {
 		return 0, fmt.Errorf("make all segments unindexed: %w", err)

@@ -19,7 +19,9 @@ func TestMain(m *testing.M) { schematest.Main(m) }
 func TestIndexAgainRaisesTheGeneration(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Now()
-	m := archive.NewManifest(7, "s", "w", archive.Sum{Records: 1, SHA256: strings.Repeat("aa", 32), Content: strings.Repeat("aa", 8)}, now, now)
+	m := archive.NewManifest(7, "s", "w", archive.Sum{
+		Records: 1, SHA256: strings.Repeat("aa", 32), Content: strings.Repeat("aa", 8),
+	}, now, now)
 	require.NoError(t, catalog.RestoreSegment(t.Context(), pool, m, "dir:/a", now))
 	for want := range 3 {
 		_, generation, err := unindexedSegment(t.Context(), pool, 7)

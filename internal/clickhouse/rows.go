@@ -112,7 +112,8 @@ func claim(record []byte) time.Time {
 		CreatedAt jsontext.Value `json:"createdAt"`
 	}
 	var text string
-	if record == nil || json.Unmarshal(record, &claim, jsontext.AllowInvalidUTF8(true)) != nil || json.Unmarshal(claim.CreatedAt, &text) != nil {
+	if record == nil || json.Unmarshal(record, &claim, jsontext.AllowInvalidUTF8(true)) != nil ||
+		json.Unmarshal(claim.CreatedAt, &text) != nil {
 		return time.Time{}
 	}
 	at, err := time.Parse(time.RFC3339, text)

@@ -23,7 +23,8 @@ func frame(operation, key, record string) []byte {
 	if record != "" {
 		record = `,"cid":"bafyreihtqkvx5ptvf2rmzhbyq7ak4tiwvfhqzbdfwqgkb5dpkxtgpvmkoy","record":` + record
 	}
-	return fmt.Appendf(nil, `{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","time_us":1725911162329308,"kind":"commit","commit":{"rev":"3l3qo2vutsw2b","operation":%q,"collection":"app.bsky.feed.post","rkey":%q%s}}`,
+	return fmt.Appendf(nil, `{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","time_us":1725911162329308,"kind":"commit",`+
+		`"commit":{"rev":"3l3qo2vutsw2b","operation":%q,"collection":"app.bsky.feed.post","rkey":%q%s}}`,
 		operation, key, record)
 }
 
@@ -54,7 +55,8 @@ func TestRowsOfFrames(t *testing.T) {
 	const did = "did:plc:eygmaihciaxprqvxpfvl6flk"
 	server := time.UnixMicro(1725911162329308)
 	post := func(created string) string {
-		return `{"$type":"app.bsky.feed.post","text":"see https://www.example.com/a/?utm_source=x and https://example.com/a","createdAt":` + created + `}`
+		return `{"$type":"app.bsky.feed.post","text":"see https://www.example.com/a/?utm_source=x and https://example.com/a",` +
+			`"createdAt":` + created + `}`
 	}
 	records := [][]byte{
 		frame("create", "a", post(`"2024-09-09T10:00:00Z"`)),
@@ -62,8 +64,10 @@ func TestRowsOfFrames(t *testing.T) {
 		frame("create", "b", post(`7`)),                      // an invalid date
 		[]byte(`no event`),
 		frame("delete", "a", ""),
-		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"account","account":{"active":false,"did":"` + did + `","seq":1,"status":"deleted","time":"2024-09-09T10:00:00Z"}}`),
-		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"identity","identity":{"did":"` + did + `","handle":"a.example.com","seq":1,"time":"2024-09-09T10:00:00Z"}}`),
+		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"account","account":{"active":false,"did":"` + did +
+			`","seq":1,"status":"deleted","time":"2024-09-09T10:00:00Z"}}`),
+		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"identity","identity":{"did":"` + did +
+			`","handle":"a.example.com","seq":1,"time":"2024-09-09T10:00:00Z"}}`),
 		[]byte(`{"did":"` + did + `","time_us":1725911162329308,"kind":"news"}`), // an unknown kind
 	}
 	rows, err := Rows(main, sealed(t, records), wire)
@@ -108,7 +112,9 @@ func TestTokens(t *testing.T) {
 	require.Equal(t, s.token(rows), s.token(rows))
 	again := s
 	again.Generation++
-	for _, other := range []string{s.token(rows[2:]), again.token(rows), (Segment{Number: 1, SHA256: "b"}).token(rows), (Segment{Number: 2, SHA256: "a"}).token(rows)} {
+	for _, other := range []string{
+		s.token(rows[2:]), again.token(rows), (Segment{Number: 1, SHA256: "b"}).token(rows), (Segment{Number: 2, SHA256: "a"}).token(rows),
+	} {
 		require.NotEqual(t, s.token(rows), other)
 	}
 	require.NotEqual(t, s.token(rows[:2]), s.token(rows[2:]))

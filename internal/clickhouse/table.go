@@ -24,7 +24,8 @@ CREATE TABLE IF NOT EXISTS events (
     position   UInt32
 ) ENGINE = MergeTree PARTITION BY intDiv(segment, 1000) ORDER BY (segment, position)`
 
-const insertStatement = `INSERT INTO events (id, source, author, collection, rkey, operation, created_at, body, links, segment, position) FORMAT Native`
+const insertStatement = `
+INSERT INTO events (id, source, author, collection, rkey, operation, created_at, body, links, segment, position) FORMAT Native`
 
 // windowSetting is how many blocks a server remembers. Without it, the server ignores
 // tokens.
@@ -80,7 +81,8 @@ func (x *Index) checkEngine(ctx context.Context) error {
 		return fmt.Errorf("read the engine of the table of events: %w", err)
 	}
 	if engine := strings.TrimSpace(string(answer)); engine != "MergeTree" {
-		return fmt.Errorf("%w: the table events has the engine %s, and counts are exact with MergeTree only: let Weir create it in a database of its own", ErrRefused, strconv.QuoteToASCII(engine))
+		return fmt.Errorf("%w: the table events has the engine %s, and counts are exact with MergeTree only: let Weir create it in a database "+
+			"of its own", ErrRefused, strconv.QuoteToASCII(engine))
 	}
 	return nil
 }

@@ -12,7 +12,9 @@ import (
 )
 
 // waitingAccounts are the accounts that a running history waits for.
-const waitingAccounts = `history_accounts AS a JOIN histories AS h ON h.collection = a.collection AND h.run = a.run AND h.cancelled_at IS NULL WHERE a.state = 'waiting'`
+const waitingAccounts = `history_accounts AS a
+    JOIN histories AS h ON h.collection = a.collection AND h.run = a.run AND h.cancelled_at IS NULL
+    WHERE a.state = 'waiting'`
 
 // Queue holds the counts that decide how many jobs histories may add.
 type Queue struct {
@@ -33,7 +35,8 @@ SELECT (SELECT count(*) FROM (SELECT FROM ` + waitingAccounts + ` LIMIT $1) AS w
 // AccountsWithoutJob lists at most limit accounts that wait and have no job.
 func AccountsWithoutJob(ctx context.Context, db schema.DB, limit int) ([]string, error) {
 	const sql = `
-WITH working AS MATERIALIZED (SELECT j.args ->> 'did' AS did FROM river_job AS j WHERE j.kind = 'backfill_repo' AND j.state IN ` + schema.UnfinishedStates + `)
+WITH working AS MATERIALIZED (SELECT j.args ->> 'did' AS did FROM river_job AS j
+    WHERE j.kind = 'backfill_repo' AND j.state IN ` + schema.UnfinishedStates + `)
 SELECT DISTINCT a.did FROM ` + waitingAccounts + ` AND NOT EXISTS (SELECT FROM working AS w WHERE w.did = a.did)
 ORDER BY a.did
 LIMIT $1`
@@ -106,7 +109,10 @@ ORDER BY a.collection`
 // MoveAccount stores the position in an account's repository, and counts the
 // records that were read.
 func MoveAccount(ctx context.Context, tx pgx.Tx, a Account) error {
-	const sql = `UPDATE history_accounts SET place = $4, records = $5, bytes = $6 WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'`
+	const sql = `
+UPDATE history_accounts
+SET place = $4, records = $5, bytes = $6
+WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'`
 	tag, err := tx.Exec(ctx, sql, a.Collection, a.DID, a.Run, a.Place, a.Records, a.Bytes)
 	if err != nil {
 		return fmt.Errorf("store the position in %s: %w", a.DID, err)
@@ -121,7 +127,8 @@ func MoveAccount(ctx context.Context, tx pgx.Tx, a Account) error {
 func EndAccount(ctx context.Context, db schema.DB, a Account, limited bool) error {
 	const sql = `
 WITH ended AS (
-    UPDATE history_accounts SET state = 'done', records = $4, bytes = $5, limited = $6, place = NULL, read_at = now(), tries = 0, problem = ''
+    UPDATE history_accounts SET state = 'done', records = $4, bytes = $5, limited = $6, place = NULL, read_at = now(), tries = 0,
+        problem = ''
     WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'
     RETURNING run
 )
@@ -138,7 +145,8 @@ func PostponeAccount(ctx context.Context, db schema.DB, a Account, problem strin
 	const sql = `
 WITH postponed AS (
     UPDATE history_accounts
-    SET state = 'unread', problem = $4, retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END, tries = tries + $6::boolean::int,
+    SET state = 'unread', problem = $4, retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END,
+        tries = tries + $6::boolean::int,
         place   = CASE WHEN NOT $7 THEN place END,
         records = CASE WHEN $7 THEN 0 ELSE records END,
         bytes   = CASE WHEN $7 THEN 0 ELSE bytes END
@@ -165,7 +173,8 @@ UPDATE histories AS h SET accounts = h.accounts - 1 FROM dropped AS d WHERE h.co
 func Purge(ctx context.Context, db schema.DB, did string, _ int) (int, error) {
 	const sql = `
 WITH forgotten AS (
-    DELETE FROM history_accounts WHERE collection IN (SELECT collection FROM histories) AND did = $1 AND state <> 'waiting' AND` + schema.PurgeableCondition + `
+    DELETE FROM history_accounts WHERE collection IN (SELECT collection FROM histories) AND did = $1 AND state <> 'waiting'
+        AND` + schema.PurgeableCondition + `
     RETURNING collection, run, state
 ), unread AS (
     UPDATE histories AS h SET accounts = h.accounts - 1, unread = h.unread - 1

@@ -50,10 +50,12 @@ SELECT h.collection AS collection,
             WHEN h.began_at IS NULL         THEN 'waiting'
             WHEN NOT EXISTS (SELECT FROM watches) AND NOT ` + ofNostr + `
              AND (NOT EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run)
-                  OR EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run AND l.ended_at IS NULL)) THEN 'listing'
+                  OR EXISTS (SELECT FROM history_listings AS l
+                      WHERE l.collection = h.collection AND l.run = h.run AND l.ended_at IS NULL)) THEN 'listing'
             ELSE 'reading' END AS state,
        h.accounts AS accounts, h.done AS done, h.unread AS unread, h.limited AS limited, h.records AS records, h.bytes AS bytes,
-       coalesce(nullif(h.problem, ''), (SELECT max(l.problem) FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run), '') AS problem
+       coalesce(nullif(h.problem, ''),
+           (SELECT max(l.problem) FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run), '') AS problem
 FROM histories AS h
 ORDER BY h.collection
 LIMIT $1`
@@ -68,7 +70,10 @@ func Request(ctx context.Context, db schema.DB, collection string) (int64, error
 
 // Cancel cancels the histories that are not complete, and returns their number.
 func Cancel(ctx context.Context, db schema.DB) (int, error) {
-	return schema.Change(ctx, db, "cancel histories", `UPDATE histories SET cancelled_at = now() WHERE completed_at IS NULL AND cancelled_at IS NULL`)
+	return schema.Change(ctx, db, "cancel histories", `
+UPDATE histories
+SET cancelled_at = now()
+WHERE completed_at IS NULL AND cancelled_at IS NULL`)
 }
 
 // covers is true if the entry s of stored_collections covers the history h.
@@ -89,7 +94,8 @@ func StoreCollections(ctx context.Context, tx pgx.Tx, entries, full []string) er
 	const again = `
 WITH stale AS (
     UPDATE histories AS h SET completed_at = now()
-    WHERE h.began_at IS NOT NULL AND h.cancelled_at IS NULL AND EXISTS (SELECT FROM unnest($1::text[]) AS s (collection) WHERE ` + covers + `)
+    WHERE h.began_at IS NOT NULL AND h.cancelled_at IS NULL
+        AND EXISTS (SELECT FROM unnest($1::text[]) AS s (collection) WHERE ` + covers + `)
     RETURNING h.collection
 )
 SELECT collection FROM stale ORDER BY collection`
@@ -122,7 +128,8 @@ func Runs(ctx context.Context, db schema.DB) ([]Run, error) {
 SELECT h.collection AS collection, h.run AS run, h.began_at IS NOT NULL AS began, h.completed_at IS NOT NULL AS complete,
        EXISTS (SELECT FROM stored_collections AS s WHERE ` + covers + `) AS stored,
        EXISTS (SELECT FROM stored_collections AS s
-               JOIN streams AS t ON t.wire <> $1 AND greatest(t.advanced_at, t.caught_up_at) > s.since AND starts_with(t.name, 'nostr:') = ` + ofNostr + `
+               JOIN streams AS t ON t.wire <> $1 AND greatest(t.advanced_at, t.caught_up_at) > s.since
+                   AND starts_with(t.name, 'nostr:') = ` + ofNostr + `
                WHERE ` + covers + `) AS streamed
 FROM histories AS h
 WHERE h.cancelled_at IS NULL
@@ -132,7 +139,10 @@ ORDER BY h.collection`
 
 // BeginRun records that a run begins.
 func BeginRun(ctx context.Context, db schema.DB, h Run) error {
-	_, err := db.Exec(ctx, `UPDATE histories SET began_at = clock_timestamp(), problem = '' WHERE collection = $1 AND run = $2 AND began_at IS NULL`, h.Collection, h.Run)
+	_, err := db.Exec(ctx, `
+UPDATE histories
+SET began_at = clock_timestamp(), problem = ''
+WHERE collection = $1 AND run = $2 AND began_at IS NULL`, h.Collection, h.Run)
 	if err != nil {
 		return fmt.Errorf("begin the history of %s: %w", h.Collection, err)
 	}
@@ -157,7 +167,8 @@ WHERE h.collection = $1 AND h.run = $2 AND h.began_at IS NOT NULL AND h.complete
   AND (NOT $3 OR EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run)
              AND NOT EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run AND l.ended_at IS NULL))
 RETURNING h.collection, 'complete', h.accounts, h.done, h.unread, h.limited, h.records, h.bytes, ''`
-	done, err := schema.One(ctx, db, "complete the history of "+h.Collection, pgx.RowToStructByPos[History], sql, h.Collection, h.Run, listings)
+	done, err := schema.One(ctx, db, "complete the history of "+h.Collection, pgx.RowToStructByPos[History], sql, h.Collection, h.Run,
+		listings)
 	if errors.Is(err, schema.ErrNoRows) {
 		return History{}, false, nil
 	}
@@ -201,13 +212,15 @@ WHERE l.run < excluded.run`
 // Names returns the names of all runs of a history so far, including the current
 // one.
 func Names(ctx context.Context, db schema.DB, collection string) ([]string, error) {
-	return schema.All(ctx, db, "read the names of the history of "+collection, pgx.RowTo[string], `SELECT name FROM history_listings WHERE collection = $1`, collection)
+	return schema.All(ctx, db, "read the names of the history of "+collection, pgx.RowTo[string],
+		`SELECT name FROM history_listings WHERE collection = $1`, collection)
 }
 
 // OpenListings lists the listings of a run that have not ended and are due.
 func OpenListings(ctx context.Context, db schema.DB, h Run) ([]Listing, error) {
 	const sql = `
-SELECT l.collection AS collection, l.name AS name, l.run AS run, l.host AS host, l.cursor AS cursor, l.pages AS pages, l.seen AS seen, l.tries AS tries, h.accounts AS known
+SELECT l.collection AS collection, l.name AS name, l.run AS run, l.host AS host, l.cursor AS cursor, l.pages AS pages, l.seen AS seen,
+    l.tries AS tries, h.accounts AS known
 FROM history_listings AS l
 JOIN histories AS h ON h.collection = l.collection
 WHERE l.collection = $1 AND l.run = $2 AND l.ended_at IS NULL AND l.retry_at <= now()
@@ -240,7 +253,10 @@ WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $7 AND host = $8 AN
 	if tag.RowsAffected() == 0 {
 		return 0, ErrMoved
 	}
-	const add = `INSERT INTO history_accounts AS a (collection, did, run) SELECT $1, d.did, $2 FROM unnest($3::text[]) AS d (did) ORDER BY d.did` + newWaiting
+	const add = `
+INSERT INTO history_accounts AS a (collection, did, run) SELECT $1, d.did, $2
+FROM unnest($3::text[]) AS d (did)
+ORDER BY d.did` + newWaiting
 	if tag, err = tx.Exec(ctx, add, l.Collection, l.Run, pgtype.FlatArray[string](dids)); err != nil {
 		return 0, fmt.Errorf("store accounts of the history of %s: %w", l.Collection, err)
 	}
@@ -254,7 +270,8 @@ func MoveRelay(ctx context.Context, db schema.DB, l Listing, events, records int
 	const sql = `
 WITH moved AS (
     UPDATE history_listings
-    SET cursor = $4, pages = pages + 1, seen = seen + $5, tries = 0, problem = CASE WHEN $7 <> '' THEN $7 WHEN tries > 0 THEN '' ELSE problem END, ended_at = CASE WHEN $4 = '' THEN now() END
+    SET cursor = $4, pages = pages + 1, seen = seen + $5, tries = 0,
+        problem = CASE WHEN $7 <> '' THEN $7 WHEN tries > 0 THEN '' ELSE problem END, ended_at = CASE WHEN $4 = '' THEN now() END
     WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $8 AND ended_at IS NULL
     RETURNING run
 )
@@ -283,10 +300,12 @@ func countAccounts(ctx context.Context, tx pgx.Tx, collection string, run int, a
 func FailListing(ctx context.Context, db schema.DB, l Listing, host, problem string, restart bool, wait time.Duration) error {
 	const sql = `
 UPDATE history_listings
-SET host = $5, cursor = CASE WHEN $7 THEN '' ELSE cursor END, pages = CASE WHEN $7 THEN 0 ELSE pages END, seen = CASE WHEN $7 THEN 0 ELSE seen END,
+SET host = $5, cursor = CASE WHEN $7 THEN '' ELSE cursor END, pages = CASE WHEN $7 THEN 0 ELSE pages END,
+    seen = CASE WHEN $7 THEN 0 ELSE seen END,
     tries = tries + 1, retry_at = now() + $8::interval, problem = $6
 WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $4 AND ended_at IS NULL`
-	return schema.Exec(ctx, db, "record the failed listing of "+l.Name, sql, l.Collection, l.Name, l.Run, l.Pages, host, schema.Text(problem), restart, wait)
+	return schema.Exec(ctx, db, "record the failed listing of "+l.Name, sql, l.Collection, l.Name, l.Run, l.Pages, host, schema.Text(problem),
+		restart, wait)
 }
 
 // AddFollowed adds at most limit followed accounts to a run. It only adds
@@ -296,7 +315,8 @@ func AddFollowed(ctx context.Context, tx pgx.Tx, h Run, settled time.Duration, l
 	const sql = `
 INSERT INTO history_accounts AS a (collection, did, run)
 SELECT $1, f.did, $2
-FROM (SELECT DISTINCT w.did FROM watch_members AS w WHERE w.added_at < now() - $3::interval AND (w.did LIKE ` + schema.NostrDIDs + `) = starts_with($1, 'nostr.')) AS f
+FROM (SELECT DISTINCT w.did FROM watch_members AS w
+    WHERE w.added_at < now() - $3::interval AND (w.did LIKE ` + schema.NostrDIDs + `) = starts_with($1, 'nostr.')) AS f
 WHERE NOT EXISTS (SELECT FROM history_accounts AS k WHERE k.collection = $1 AND k.did = f.did AND k.run >= $2)
   AND NOT EXISTS (SELECT FROM accounts AS c WHERE c.did = f.did AND c.status = 'deleted')
 ORDER BY f.did

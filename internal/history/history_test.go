@@ -17,7 +17,11 @@ import (
 // ran returns the run of a history, and the accounts that wait for it.
 func ran(t *testing.T, pool *pgxpool.Pool, collection string) string {
 	t.Helper()
-	sql := `SELECT format('run %s of %s, began %s, complete %s, cancelled %s', run, reason, began_at IS NOT NULL, completed_at IS NOT NULL, cancelled_at IS NOT NULL) FROM histories WHERE collection = $1`
+	sql := `
+SELECT format('run %s of %s, began %s, complete %s, cancelled %s', run, reason, began_at IS NOT NULL, completed_at IS NOT NULL,
+    cancelled_at IS NOT NULL)
+FROM histories
+WHERE collection = $1`
 	text, err := schema.One(t.Context(), pool, "read", pgx.RowTo[string], sql, collection)
 	require.NoError(t, err)
 	return text
@@ -25,7 +29,8 @@ func ran(t *testing.T, pool *pgxpool.Pool, collection string) string {
 
 func storeCollections(t *testing.T, pool *pgxpool.Pool, full []string, entries ...string) {
 	t.Helper()
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return history.StoreCollections(t.Context(), tx, entries, full) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool,
+		func(tx pgx.Tx) error { return history.StoreCollections(t.Context(), tx, entries, full) }))
 }
 
 // TestHistoryBeginsOnce shows that a history begins once for each collection that is kept for ever,
@@ -124,7 +129,8 @@ func TestAnotherRunReadsEveryAccountAgain(t *testing.T) {
 	require.Equal(t, "{a.b.c waiting 0 0 0 0 0 0 }", figures())
 	require.EqualValues(t, 3, list(2))
 	require.NoError(t, history.EndAccount(t.Context(), pool, a, false))
-	require.ErrorIs(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return history.MoveAccount(t.Context(), tx, a) }), history.ErrMoved)
+	require.ErrorIs(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return history.MoveAccount(t.Context(), tx, a) }),
+		history.ErrMoved)
 	require.Equal(t, "{a.b.c reading 3 0 0 0 0 0 }", figures(), "the account was of the first run")
 }
 
@@ -134,7 +140,9 @@ func TestPurgedAccountIsReadAgain(t *testing.T) {
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), `INSERT INTO histories (collection, reason, accounts, done, unread) VALUES ('a.b.c', 'new', 2, 1, 1)`)
 	require.NoError(t, err)
-	_, err = pool.Exec(t.Context(), `INSERT INTO history_accounts (collection, did, run, state) VALUES ('a.b.c', 'did:plc:a', 1, 'done'), ('a.b.c', 'did:plc:b', 1, 'unread')`)
+	_, err = pool.Exec(t.Context(), `
+INSERT INTO history_accounts (collection, did, run, state)
+VALUES ('a.b.c', 'did:plc:a', 1, 'done'), ('a.b.c', 'did:plc:b', 1, 'unread')`)
 	require.NoError(t, err)
 	for _, did := range []string{"did:plc:a", "did:plc:b"} {
 		n, err := history.Purge(t.Context(), pool, did, 1)

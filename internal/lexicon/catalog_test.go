@@ -65,7 +65,8 @@ func TestSchemasThatAreRefused(t *testing.T) {
 	c, err := lexicon.New(good, good)
 	require.ErrorContains(t, err, "two schemas define a.b.c")
 	require.Nil(t, c)
-	_, err = lexicon.New(recordSchema("a.b.c", `"properties":{"p":{"type":"ref","ref":"a.b.q"}}`), []byte(`{"lexicon":1,"id":"a.b.q","defs":{"main":{"type":"query"}}}`))
+	_, err = lexicon.New(recordSchema("a.b.c", `"properties":{"p":{"type":"ref","ref":"a.b.q"}}`),
+		[]byte(`{"lexicon":1,"id":"a.b.q","defs":{"main":{"type":"query"}}}`))
 	require.ErrorContains(t, err, "a query is not data")
 	_, err = lexicon.New([]byte(def(`{"type":"params"}`)), []byte(`{"lexicon":1,"id":"a.b.d","defs":{"x":{"type":"query"}}}`))
 	require.ErrorContains(t, err, "params")
@@ -79,7 +80,8 @@ func TestNewTypesLeaveOtherSchemasUsable(t *testing.T) {
 	c, err := lexicon.New(
 		[]byte(`{"lexicon":1,"id":"a.b.forum","defs":{"main":{"type":"space","key":"any","collections":["a.b.c"]},
 			"ratio":{"type":"object","properties":{"list":{"type":"array","items":{"type":"float"}}}}}}`),
-		recordSchema("a.b.c", `"properties":{"size":{"type":"integer"},"ratio":{"type":"ref","ref":"a.b.forum#ratio"},"in":{"type":"ref","ref":"a.b.forum"}}`),
+		recordSchema("a.b.c", `"properties":{"size":{"type":"integer"},"ratio":{"type":"ref","ref":"a.b.forum#ratio"},"in":{"type":"ref",`+
+			`"ref":"a.b.forum"}}`),
 		recordSchema("a.b.d", `"properties":{"size":{"type":"decimal"}}`))
 	require.NoError(t, err)
 	require.Equal(t, []string{"a.b.c"}, c.Collections())
@@ -112,7 +114,8 @@ func TestLoadReadsFoldersInFolders(t *testing.T) {
 func TestHashCoversWhatTheSchemaUses(t *testing.T) {
 	t.Parallel()
 	record := string(recordSchema("a.b.c", `"properties":{"p":{"type":"ref","ref":"a.b.defs#used"}}`))
-	defs := `{"lexicon":1,"id":"a.b.defs","defs":{"used":{"type":"object","properties":{"q":{"type":"ref","ref":"#deep"}}},"deep":{"type":"string"},"other":{"type":"string"}}}`
+	defs := `{"lexicon":1,"id":"a.b.defs","defs":{"used":{"type":"object","properties":{"q":{"type":"ref","ref":"#deep"}}},` +
+		`"deep":{"type":"string"},"other":{"type":"string"}}}`
 	hash := func(files ...string) string {
 		var all [][]byte
 		for _, f := range files {
@@ -129,7 +132,8 @@ func TestHashCoversWhatTheSchemaUses(t *testing.T) {
 	require.NotEqual(t, base, hash(record, strings.Replace(defs, `"deep":{"type":"string"}`, `"deep":{"type":"boolean"}`, 1)))
 	require.NotEqual(t, base, hash(record), "adding a missing definition must change the hash")
 	large := `"properties":{"p":{"type":"integer","maximum":%d}}`
-	require.NotEqual(t, hash(string(recordSchema("a.b.c", fmt.Sprintf(large, 1<<53)))), hash(string(recordSchema("a.b.c", fmt.Sprintf(large, 1<<53+1)))))
+	require.NotEqual(t, hash(string(recordSchema("a.b.c", fmt.Sprintf(large, 1<<53)))),
+		hash(string(recordSchema("a.b.c", fmt.Sprintf(large, 1<<53+1)))))
 
 	c, err := lexicon.New([]byte(record))
 	require.NoError(t, err)

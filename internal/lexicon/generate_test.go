@@ -172,8 +172,10 @@ func (g *generator) string(def map[string]any) any {
 	name, _ := def["format"].(string)
 	if formats, ok := map[string][]string{
 		"at-uri": {postURI, "at://a.example/b.c.d/e", "at://did:web:a.b"}, "at-identifier": {"a.example", "did:web:a.b"},
-		"cid": {blockCID}, "datetime": {"2026-01-02T03:04:05Z", "2026-02-28T23:59:59.999999+05:30"}, "did": {"did:web:a.b", "did:plc:wq4aajammjtxdomz3e23667t"},
-		"handle": {"a.example"}, "nsid": {"a.b.c", "com.example.a1"}, "tid": {key}, "record-key": {"self", "a:b~c"}, "uri": {"https://example.com/a?b#c", "did:web:a"}, "language": {"en", "pt-BR"},
+		"cid": {blockCID}, "datetime": {"2026-01-02T03:04:05Z", "2026-02-28T23:59:59.999999+05:30"},
+		"did":    {"did:web:a.b", "did:plc:wq4aajammjtxdomz3e23667t"},
+		"handle": {"a.example"}, "nsid": {"a.b.c", "com.example.a1"}, "tid": {key}, "record-key": {"self", "a:b~c"},
+		"uri": {"https://example.com/a?b#c", "did:web:a"}, "language": {"en", "pt-BR"},
 	}[name]; ok {
 		return formats[g.IntN(len(formats))]
 	}
@@ -193,7 +195,8 @@ func (g *generator) blob(def map[string]any) any {
 	if accept, ok := def["accept"].([]any); ok {
 		media = strings.Replace(accept[g.IntN(len(accept))].(string), "*", "x", 1)
 	}
-	return map[string]any{"$type": "blob", "ref": map[string]any{"$link": blockCID}, "mimeType": media, "size": 1 + g.Int64N(bound(def, "maxSize", 5000))}
+	return map[string]any{"$type": "blob", "ref": map[string]any{"$link": blockCID}, "mimeType": media,
+		"size": 1 + g.Int64N(bound(def, "maxSize", 5000))}
 }
 
 func (g *generator) array(id string, def map[string]any, depth int) any {

@@ -13,7 +13,8 @@ import (
 )
 
 func recordSchema(id, properties string) []byte {
-	return []byte(`{"lexicon":1,"id":"` + id + `","defs":{"main":{"type":"record","key":"any","record":{"type":"object",` + properties + `}}}}`)
+	return []byte(`{"lexicon":1,"id":"` + id + `","defs":{"main":{"type":"record","key":"any","record":{"type":"object",` + properties +
+		`}}}}`)
 }
 
 // times returns n copies of a format with commas between them, each with its number.
@@ -42,7 +43,8 @@ func TestHostileSchemasAndRecordsEnd(t *testing.T) {
 		more    int
 	}{
 		"every object lacks ten thousand fields": {
-			recordSchema("a.b.c", `"properties":{"list":{"type":"array","items":{"type":"object","required":[`+times(10_000, `"f%d"`)+`],"properties":{`+times(10_000, `"f%d":{"type":"boolean"}`)+`}}}}`),
+			recordSchema("a.b.c", `"properties":{"list":{"type":"array","items":{"type":"object","required":[`+times(10_000,
+				`"f%d"`)+`],"properties":{`+times(10_000, `"f%d":{"type":"boolean"}`)+`}}}}`),
 			`{"$type":"a.b.c","list":[` + times(100_000, `{"x%d":0}`) + `]}`, lexicon.Invalid, 100_000*10_000 - 20,
 		},
 		"every string is outside of a long list": {
@@ -50,12 +52,16 @@ func TestHostileSchemasAndRecordsEnd(t *testing.T) {
 			`{"$type":"a.b.c","list":[` + times(100_000, `"%d"`) + `]}`, lexicon.Invalid, 100_000 - 20,
 		},
 		"every union has each union": {
-			[]byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"record","key":"any","record":{"type":"object","properties":{"u":{"type":"union","closed":true,"refs":[` + times(500, `"#o%d"`) + `]}}}},` +
+			[]byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"record","key":"any","record":{"type":"object",` +
+				`"properties":{"u":{"type":"union","closed":true,"refs":[` + times(500, `"#o%d"`) + `]}}}},` +
 				times(500, `"o%d":{"type":"object","properties":{"u":{"type":"union","closed":true,"refs":["#o1","#o8","#o9"]}}}`) + `}}`),
-			`{"$type":"a.b.c","u":` + strings.Repeat(`{"$type":"a.b.c#o8","u":`, 198) + `{"$type":"a.b.c#o1"}` + strings.Repeat("}", 198) + `}`, lexicon.Valid, 0,
+			`{"$type":"a.b.c","u":` + strings.Repeat(`{"$type":"a.b.c#o8","u":`, 198) + `{"$type":"a.b.c#o1"}` + strings.Repeat("}", 198) + `}`,
+			lexicon.Valid, 0,
 		},
 		"definitions refer to each other": {
-			[]byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"record","key":"any","record":{"type":"object","properties":{"x":{"type":"ref","ref":"#x"}}}},"x":{"type":"object","properties":{"y":{"type":"ref","ref":"#y"}}},"y":{"type":"object","properties":{"x":{"type":"ref","ref":"#x"},"main":{"type":"ref","ref":"a.b.c"}}}}}`),
+			[]byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"record","key":"any","record":{"type":"object",` +
+				`"properties":{"x":{"type":"ref","ref":"#x"}}}},"x":{"type":"object","properties":{"y":{"type":"ref","ref":"#y"}}},` +
+				`"y":{"type":"object","properties":{"x":{"type":"ref","ref":"#x"},"main":{"type":"ref","ref":"a.b.c"}}}}}`),
 			`{"$type":"a.b.c","x":{"y":{"main":{"x":{"y":{"x":{"y":{}}}}}}}}`, lexicon.Valid, 0,
 		},
 		"a wide object with escaped names": {
@@ -65,7 +71,8 @@ func TestHostileSchemasAndRecordsEnd(t *testing.T) {
 			recordSchema("a.b.c", `"properties":{}`), `{"$type":"a.b.c","x":[` + list(6, "["+list(131_000, "0")+"]") + `]}`, lexicon.Valid, 0,
 		},
 		"graphemes without end": {
-			recordSchema("a.b.c", `"properties":{"x":{"type":"string","maxGraphemes":1}}`), `{"$type":"a.b.c","x":"a` + strings.Repeat("\u0301", 500_000) + `"}`, lexicon.Valid, 0,
+			recordSchema("a.b.c", `"properties":{"x":{"type":"string","maxGraphemes":1}}`),
+			`{"$type":"a.b.c","x":"a` + strings.Repeat("\u0301", 500_000) + `"}`, lexicon.Valid, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +92,8 @@ func TestReferencesAreBounded(t *testing.T) {
 	t.Parallel()
 	c, err := lexicon.New(recordSchema("a.b.c", `"properties":{"list":{"type":"array","items":{"type":"string","format":"at-uri"}}}`))
 	require.NoError(t, err)
-	tenThousand := c.Validate("a.b.c", "x", []byte(`{"$type":"a.b.c","list":[`+times(10_000, `"at://did:plc:wq4aajammjtxdomz3e23667t/b.c.d/%d"`)+`]}`))
+	tenThousand := c.Validate("a.b.c", "x",
+		[]byte(`{"$type":"a.b.c","list":[`+times(10_000, `"at://did:plc:wq4aajammjtxdomz3e23667t/b.c.d/%d"`)+`]}`))
 	require.Equal(t, lexicon.Valid, tenThousand.Verdict)
 	require.Len(t, tenThousand.References, 10_000)
 	require.Equal(t, "/list/9999", tenThousand.References[9999].Path)
@@ -95,7 +103,8 @@ func TestReferencesAreBounded(t *testing.T) {
 	require.Len(t, most.References, 100_000, "as many as fit in a record")
 
 	const depth, uris = 150, 20_000
-	deep := `{"$type":"a.b.c","x":` + strings.Repeat(`{"`+strings.Repeat("k", 8000)+`":`, depth) + `[` + list(uris, `"at://d.e/f.g.h"`) + `]` + strings.Repeat("}", depth) + "}"
+	deep := `{"$type":"a.b.c","x":` + strings.Repeat(`{"`+strings.Repeat("k", 8000)+`":`, depth) + `[` + list(uris, `"at://d.e/f.g.h"`) + `]` +
+		strings.Repeat("}", depth) + "}"
 	long := c.Validate("a.b.c", "x", []byte(deep))
 	require.Equal(t, lexicon.Valid, long.Verdict, long.Problems)
 	bytes := 0
@@ -116,7 +125,8 @@ func TestHostileSchemasAreRefused(t *testing.T) {
 		says   string
 		schema []byte
 	}{
-		{"more than 1048576", []byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"object","description":"` + strings.Repeat("x", 1<<20) + `"}}}`)},
+		{"more than 1048576", []byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"object",` +
+			`"description":"` + strings.Repeat("x", 1<<20) + `"}}}`)},
 		{"types in more than 64 others", recordSchema("a.b.c", `"properties":{"x":`+nested+`}`)},
 		{"types in more than 64 others", recordSchema("a.b.c", many)},
 		{"more than 256 media types", recordSchema("a.b.c", `"properties":{"x":{"type":"blob","accept":[`+times(300, `"a/%d"`)+`]}}`)},

@@ -100,7 +100,8 @@ func FuzzRecord(f *testing.F) {
 			f.Add(encode(f, g.record(collection)))
 		}
 	}
-	for _, text := range []string{`{"a":"\ud83d\ude00\u0000"}`, `[1e5,-0.0,{"":[]}]`, `{"a":1,"\u0061":2}`, `"\ud800"`, "\xff", `{"$link":{}}`, `{"$bytes":"A=="}`} {
+	for _, text := range []string{`{"a":"\ud83d\ude00\u0000"}`, `[1e5,-0.0,{"":[]}]`, `{"a":1,"\u0061":2}`, `"\ud800"`, "\xff", `{"$link":{}}`,
+		`{"$bytes":"A=="}`} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, record []byte) {
@@ -119,7 +120,8 @@ func FuzzRecord(f *testing.F) {
 			}
 		}
 		got := ours.Validate("a.b.c", key, record)
-		notJSON := len(got.Problems) > 0 && got.Problems[0].Rule == "json" || len(got.Problems) > 1 && got.Problems[len(got.Problems)-1].Rule == "json"
+		notJSON := len(got.Problems) > 0 && got.Problems[0].Rule == "json" || len(got.Problems) > 1 &&
+			got.Problems[len(got.Problems)-1].Rule == "json"
 		if len(got.Problems) == 0 || got.Problems[0].Rule != "depth" && got.Problems[0].Rule != "record_size" && got.More == 0 {
 			require.Equal(t, jsontext.Value(record).IsValid(), !notJSON, "%v", got.Problems)
 		}
@@ -131,7 +133,8 @@ func FuzzSchema(f *testing.F) {
 	for _, file := range schemas(f, folders()["own"]) {
 		f.Add(encode(f, file), with(`"node":{"children":[{}]}`))
 	}
-	f.Add([]byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"record","key":"any","record":{"type":"object","properties":{"a":{"type":"array","items":null}}}}}}`), []byte(`{"$type":"a.b.c"}`))
+	f.Add([]byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"record","key":"any","record":{"type":"object",`+
+		`"properties":{"a":{"type":"array","items":null}}}}}}`), []byte(`{"$type":"a.b.c"}`))
 	f.Fuzz(func(t *testing.T, schema, record []byte) {
 		c, err := lexicon.New(schema)
 		if err != nil {
@@ -155,11 +158,14 @@ func cpu(b *testing.B) time.Duration {
 func benchmarked() map[string][2]string {
 	const expression = `"expression":"` + postURI + `"`
 	annotations := func(more string) string {
-		return `"kind":"span",` + expression + `,"annotations":[` + times(200, `{"uuid":{"value":"annotation-%d"},"label":"PERSON","anchor":{"textSpan":{"byteStart":10,"byteEnd":25}}`+more+`}`) + `]`
+		anchor := `"anchor":{"textSpan":{"byteStart":10,"byteEnd":25}}`
+		annotation := `{"uuid":{"value":"annotation-%d"},"label":"PERSON",` + anchor + more + `}`
+		return `"kind":"span",` + expression + `,"annotations":[` + times(200, annotation) + `]`
 	}
 	return map[string][2]string{
-		"a membership":                        {"corpus.membership", `"corpusRef":"` + postURI + `","expressionRef":"` + postURI + `"`},
-		"200 tokens":                          {"segmentation.segmentation", expression + `,"tokenizations":[{"uuid":{"value":"t"},"kind":"word","tokens":[` + times(200, `{"tokenIndex":%d,"text":"word","textSpan":{"byteStart":10,"byteEnd":14}}`) + `]}]`},
+		"a membership": {"corpus.membership", `"corpusRef":"` + postURI + `","expressionRef":"` + postURI + `"`},
+		"200 tokens": {"segmentation.segmentation", expression + `,"tokenizations":[{"uuid":{"value":"t"},` +
+			`"kind":"word","tokens":[` + times(200, `{"tokenIndex":%d,"text":"word","textSpan":{"byteStart":10,"byteEnd":14}}`) + `]}]`},
 		"200 annotations":                     {"annotation.annotationLayer", annotations("")},
 		"200 annotations with an at-uri each": {"annotation.annotationLayer", annotations(`,"ontologyTypeRef":"` + postURI + `"`)},
 	}

@@ -76,9 +76,12 @@ func agreed() []layersCase {
 		{"expression.expression", `"id":"e","kind":"document","text":"naïve"`, ""},
 		{"expression.expression", `"id":"e","kind":"a-new-kind","extra":{"a":[null,true]}`, ""},
 		{"annotation.annotationLayer", layer, ""},
-		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com","selector":{"$type":"com.example.selector","x":1}}}}]`, ""},
-		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com","selector":{"$type":"pub.layers.defs#textPositionSelector","byteStart":1,"byteEnd":2}}}}]`, ""},
-		{"segmentation.segmentation", `"expression":"at://a.example","tokenizations":[{"uuid":{"value":"t"},"kind":"word","tokens":[{"tokenIndex":0}]}]`, ""},
+		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com",` +
+			`"selector":{"$type":"com.example.selector","x":1}}}}]`, ""},
+		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com",` +
+			`"selector":{"$type":"pub.layers.defs#textPositionSelector","byteStart":1,"byteEnd":2}}}}]`, ""},
+		{"segmentation.segmentation", `"expression":"at://a.example","tokenizations":[{"uuid":{"value":"t"},"kind":"word",` +
+			`"tokens":[{"tokenIndex":0}]}]`, ""},
 		{"corpus.membership", `"corpusRef":"` + postURI + `","expressionRef":"at://a.example/b.c.d"`, ""},
 		{"graph.graphNode", node, ""},
 		{"graph.graphEdge", `"source":{},"target":{},"edgeType":"anything"`, ""},
@@ -93,7 +96,10 @@ func agreed() []layersCase {
 		{"expression.expression", `"id":"e","kind":null`, "type /kind"},
 		{"annotation.annotationLayer", layer + `,"rank":0.5`, "data_model /rank"},
 		{"annotation.annotationLayer", one + `,"confidence":1001}]`, "range /annotations/0/confidence"},
-		{"annotation.annotationLayer", one + `,"anchor":{"textSpan":{"byteStart":-1,"byteEnd":2}}}]`, "range /annotations/0/anchor/textSpan/byteStart"},
+		{
+			"annotation.annotationLayer", one + `,"anchor":{"textSpan":{"byteStart":-1,"byteEnd":2}}}]`,
+			"range /annotations/0/anchor/textSpan/byteStart",
+		},
 		{"annotation.annotationLayer", `"expression":"` + postURI + `/","kind":"x","annotations":[]`, "format /expression"},
 		{"annotation.annotationLayer", `"expression":"` + postURI + `#x","kind":"x","annotations":[]`, "format /expression"},
 		{"annotation.annotationLayer", `"kindUri":"at://did:plc:layers/kinds/span",` + layer, "format /kindUri"},
@@ -106,8 +112,11 @@ func agreed() []layersCase {
 		{"resource.entry", entry + `,"mweKind":"` + strings.Repeat("é", 65) + `"`, "length /mweKind"},
 		{"corpus.corpus", `"name":"c","languages":["` + strings.Repeat(`x","`, 128) + `x"]`, "length /languages"},
 		{"media.media", `"kind":"image","externalUri":"example.com"`, "format /externalUri"},
-		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com","selector":{"x":1}}}}]`, "union /annotations/0/anchor/externalTarget/selector"},
-		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com","selector":{"$type":"pub.layers.defs#textPositionSelector","byteStart":1}}}}]`, "required /annotations/0/anchor/externalTarget/selector/byteEnd"},
+		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com",` +
+			`"selector":{"x":1}}}}]`, "union /annotations/0/anchor/externalTarget/selector"},
+		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com",` +
+			`"selector":{"$type":"pub.layers.defs#textPositionSelector",` +
+			`"byteStart":1}}}}]`, "required /annotations/0/anchor/externalTarget/selector/byteEnd"},
 		{"media.media", strings.Replace(media, "image/png", "text/html", 1), "blob_type /blob/mimeType"},
 		{"media.media", strings.Replace(media, `"size":5`, `"size":104857601`, 1), "blob_size /blob/size"},
 		{"media.media", `"kind":"image","blob":{"cid":"` + blockCID + `","mimeType":"image/png"}`, "type /blob"},
@@ -127,7 +136,8 @@ func disagreed() []layersCase {
 		{"annotation.annotationLayer", one + `,"confidence":1e2}]`, "data_model /annotations/0/confidence"},
 		{"media.media", strings.Replace(media, `"size":5`, `"size":0`, 1), "data_model /blob/size"},
 		{"media.media", strings.Replace(media, blockCID, "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", 1), "data_model /blob/ref/$link"},
-		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com","selector":{"$type":"no name"}}}}]`, "union /annotations/0/anchor/externalTarget/selector/$type"},
+		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com",` +
+			`"selector":{"$type":"no name"}}}}]`, "union /annotations/0/anchor/externalTarget/selector/$type"},
 		{"resource.entry", `"form":"x","form":"y"`, "json "},
 		{"resource.entry", `"form":"` + "\xff" + `"`, "json "},
 		{"resource.entry", `"form":"\ud800"`, "json "},
@@ -135,7 +145,8 @@ func disagreed() []layersCase {
 		{"resource.entry", entry + `,"other":9223372036854775807`, ""},
 		{"resource.entry", entry + `,"other":{"$bytes":"AA=="}`, ""},
 		{"resource.entry", entry + `,"other":{"cid":"none","mimeType":"x"}`, ""},
-		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com","selector":{"$type":"pub.layers.graph.graphNode"}}}}]`, ""},
+		{"annotation.annotationLayer", one + `,"anchor":{"externalTarget":{"source":"https://example.com",` +
+			`"selector":{"$type":"pub.layers.graph.graphNode"}}}}]`, ""},
 	}
 }
 
@@ -154,7 +165,9 @@ func TestLayersVerdicts(t *testing.T) {
 	}
 	node26 := []byte(`{"$type":"pub.layers.graph.graphNode",` + created + `,` + node + `}`)
 	require.Equal(t, "record_key ", brief(c.Validate("pub.layers.graph.graphNode", "item-42", node26).Problems))
-	require.Equal(t, "record_type /$type", brief(c.Validate("pub.layers.graph.graphNode", key, []byte(strings.Replace(string(node26), "graphNode", "graphNode#main", 1))).Problems))
-	require.Equal(t, "record_type /$type", brief(c.Validate("pub.layers.graph.graphNode", key, []byte(strings.Replace(string(node26), "graphNode", "graphEdge", 1))).Problems))
+	require.Equal(t, "record_type /$type",
+		brief(c.Validate("pub.layers.graph.graphNode", key, []byte(strings.Replace(string(node26), "graphNode", "graphNode#main", 1))).Problems))
+	require.Equal(t, "record_type /$type",
+		brief(c.Validate("pub.layers.graph.graphNode", key, []byte(strings.Replace(string(node26), "graphNode", "graphEdge", 1))).Problems))
 	require.Equal(t, "collection ", brief(c.Validate("pub.layers.graph.getGraphNode", key, node26).Problems))
 }

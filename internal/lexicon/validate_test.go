@@ -149,17 +149,19 @@ func TestFormats(t *testing.T) {
 	c := catalog(t)
 	for format, values := range map[string]struct{ right, wrong []string }{
 		"atIdentifier": {[]string{"did:web:a.b", "a.example"}, []string{"", "did:", "a"}},
-		"atUri":        {[]string{postURI, "at://a.example", "at://a.example/d.e.f"}, []string{postURI + "/", postURI + "#a", "at://did:plc:layers/kinds/span", "https://a.b"}},
-		"cid":          {[]string{blockCID}, []string{"bafy", "Qmbcdefghij"}},
-		"datetime":     {[]string{"2026-01-02T03:04:05.678+01:00", "1985-04-12T23:20:50Z"}, []string{"2026-01-02T03:04:05", "2026-01-02T03:04:05z", "2026-01-02T03:04:05-00:00", "2026-13-02T03:04:05Z", "2026-01-02T03:04:05,5Z", "2026-02-30T00:00:00Z"}},
-		"did":          {[]string{"did:plc:wq4aajammjtxdomz3e23667t"}, []string{"did:web", "a.example"}},
-		"handle":       {[]string{"a.example"}, []string{"a", "-a.example", "a.1"}},
-		"nsid":         {[]string{"a.b.c"}, []string{"a.b", "a.b.c-d"}},
-		"tid":          {[]string{key}, []string{"0000000000000", "3mptbypluud2"}},
-		"recordKey":    {[]string{"self", "a:b"}, []string{".", "a/b", ""}},
-		"uri":          {[]string{"https://example.com", "did:web:a"}, []string{"example.com", "https:", "https://a b"}},
-		"language":     {[]string{"pt-BR", "i-x"}, []string{"123", ""}},
-		"later":        {[]string{"", "anything"}, nil},
+		"atUri": {[]string{postURI, "at://a.example", "at://a.example/d.e.f"},
+			[]string{postURI + "/", postURI + "#a", "at://did:plc:layers/kinds/span", "https://a.b"}},
+		"cid": {[]string{blockCID}, []string{"bafy", "Qmbcdefghij"}},
+		"datetime": {[]string{"2026-01-02T03:04:05.678+01:00", "1985-04-12T23:20:50Z"}, []string{"2026-01-02T03:04:05",
+			"2026-01-02T03:04:05z", "2026-01-02T03:04:05-00:00", "2026-13-02T03:04:05Z", "2026-01-02T03:04:05,5Z", "2026-02-30T00:00:00Z"}},
+		"did":       {[]string{"did:plc:wq4aajammjtxdomz3e23667t"}, []string{"did:web", "a.example"}},
+		"handle":    {[]string{"a.example"}, []string{"a", "-a.example", "a.1"}},
+		"nsid":      {[]string{"a.b.c"}, []string{"a.b", "a.b.c-d"}},
+		"tid":       {[]string{key}, []string{"0000000000000", "3mptbypluud2"}},
+		"recordKey": {[]string{"self", "a:b"}, []string{".", "a/b", ""}},
+		"uri":       {[]string{"https://example.com", "did:web:a"}, []string{"example.com", "https:", "https://a b"}},
+		"language":  {[]string{"pt-BR", "i-x"}, []string{"123", ""}},
+		"later":     {[]string{"", "anything"}, nil},
 	} {
 		for _, value := range values.right {
 			got := c.Validate(everything, key, with(`"formats":{"`+format+`":"`+value+`"}`))
@@ -262,7 +264,8 @@ func TestRecordTypeAndKey(t *testing.T) {
 		require.Equal(t, test.problems, brief(got.Problems), test)
 	}
 	for record, problem := range map[string]string{
-		`{}`: "record_type /$type", `{"$type":"a.b.any#main"}`: "record_type /$type", `{"$type":"a.b.tid"}`: "record_type /$type", `{"$type":null}`: "data_model /$type",
+		`{}`: "record_type /$type", `{"$type":"a.b.any#main"}`: "record_type /$type", `{"$type":"a.b.tid"}`: "record_type /$type",
+		`{"$type":null}`: "data_model /$type",
 	} {
 		got := c.Validate("a.b.any", "x", []byte(record))
 		require.Equal(t, problem, brief(got.Problems), record)
@@ -301,7 +304,8 @@ func TestStrictRefusesWhatMayBeNewer(t *testing.T) {
 func TestProblemsSayWhatWasExpected(t *testing.T) {
 	t.Parallel()
 	c := catalog(t)
-	got := c.Validate(everything, "item", []byte(`{"$type":"example.weir.everything","text":"`+strings.Repeat("é", 65)+`","color":"blue","count":2000,"numbers":[{}],"formats":{"atUri":"at://did:plc:layers/kinds/span"}}`))
+	got := c.Validate(everything, "item", []byte(`{"$type":"example.weir.everything","text":"`+strings.Repeat("é",
+		65)+`","color":"blue","count":2000,"numbers":[{}],"formats":{"atUri":"at://did:plc:layers/kinds/span"}}`))
 	require.Equal(t, []lexicon.Problem{
 		{"record_key", "", "a TID as the record's key", `"item"`},
 		{"length", "/text", "1 to 128 bytes of UTF-8, not 130", `string "` + strings.Repeat("é", 40) + `…"`},
@@ -325,7 +329,8 @@ func TestReferencesAndTexts(t *testing.T) {
 		"strong":{"uri":"` + postURI + `","cid":"` + blockCID + `"},
 		"formats":{"did":"did:web:a.b","atIdentifier":"a.example","later":"x"},
 		"image":` + blobJSON + `,"target":{"$link":"` + blockCID + `"},
-		"anything":{"deep":[{"uri":"` + postURI + `","cid":"` + blockCID + `"},"at://did:web:a.b/c.d.e/f","see at://a.b"],"file":` + blobJSON + `},
+		"anything":{"deep":[{"uri":"` + postURI + `","cid":"` + blockCID + `"},"at://did:web:a.b/c.d.e/f","see at://a.b"],
+			"file":` + blobJSON + `},
 		"extra":"\u0061t:\/\/did:web:a.b/c.d.e/g"`)
 	got := catalog(t).Validate(everything, key, record)
 	require.Equal(t, lexicon.Valid, got.Verdict, got.Problems)
@@ -348,7 +353,8 @@ func TestReferencesAndTexts(t *testing.T) {
 		}
 	}
 	post := "did:plc:wq4aajammjtxdomz3e23667t app.bsky.feed.post 3mptbypluud2a"
-	require.Equal(t, []string{post, post, post, "did:web:a.b c.d.e f", "did:web:a.b c.d.e g"}, records, "an account, a handle, a blob and a link are no records")
+	require.Equal(t, []string{post, post, post, "did:web:a.b c.d.e f", "did:web:a.b c.d.e g"}, records,
+		"an account, a handle, a blob and a link are no records")
 	require.Equal(t, []lexicon.Text{{"/maybe", "also é"}, {"/text", "written"}}, sortedTexts(got.Texts))
 	require.Len(t, got.Unlisted, 1)
 	require.Equal(t, "/shade", got.Unlisted[0].Path())

@@ -115,7 +115,9 @@ func appendString(b []byte, s string) []byte {
 // CheckID returns an error if the id is not the hash of the event.
 func (e *Event) CheckID() error {
 	if hash := e.Hash(); hash != e.ID {
-		return &Invalid{Cause: "the id is not the hash of the event", Path: "/id", Expected: hex.EncodeToString(hash[:]), Received: hex.EncodeToString(e.ID[:])}
+		return &Invalid{
+			Cause: "the id is not the hash of the event", Path: "/id", Expected: hex.EncodeToString(hash[:]), Received: hex.EncodeToString(e.ID[:]),
+		}
 	}
 	return nil
 }

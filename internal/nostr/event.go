@@ -231,7 +231,9 @@ func (d *decoder) hex(path string, to []byte) error {
 		return &Invalid{Cause: "wrong type", Path: path, Expected: "a string", Received: string(v)}
 	}
 	if s := content(v); !decodeHex(to, s) {
-		return &Invalid{Cause: "wrong length or digits", Path: path, Expected: strconv.Itoa(2*len(to)) + " lower-case hexadecimal digits", Received: string(s)}
+		return &Invalid{
+			Cause: "wrong length or digits", Path: path, Expected: strconv.Itoa(2*len(to)) + " lower-case hexadecimal digits", Received: string(s),
+		}
 	}
 	return nil
 }
@@ -270,7 +272,9 @@ func (d *decoder) number(path string, most int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(string(v), 10, 64)
 	if err != nil || n < 0 || n > most || v[0] == '-' {
-		return 0, &Invalid{Cause: "not a valid number", Path: path, Expected: "an integer from 0 to " + strconv.FormatInt(most, 10), Received: string(v)}
+		return 0, &Invalid{
+			Cause: "not a valid number", Path: path, Expected: "an integer from 0 to " + strconv.FormatInt(most, 10), Received: string(v),
+		}
 	}
 	return n, nil
 }

@@ -88,9 +88,19 @@ func TestPublishedSignatures(t *testing.T) {
 		key, message, sig string
 		valid             bool
 	}{
-		{"f9308a019258c31049344f85f89d5229b531c845836f99b08601f113bce036f9", "0000000000000000000000000000000000000000000000000000000000000000", "e907831f80848d1069a5371b402410364bdf1c5f8307b0084c55f1ce2dca821525f66a4a85ea8b71e482a74f382d2ce5ebeee8fdb2172f477df4900d310536c0", true},
-		{"dff1d77f2a671c5f36183726db2341be58feae1da2deced843240f7b502ba659", "243f6a8885a308d313198a2e03707344a4093822299f31d0082efa98ec4e6c89", "6896bd60eeae296db48a229ff71dfe071bde413e6d43f917dc8dcf8c78de33418906d11ac976abccb20b091292bff4ea897efcb639ea871cfa95f6de339e4b0a", true},
-		{"dff1d77f2a671c5f36183726db2341be58feae1da2deced843240f7b502ba659", "243f6a8885a308d313198a2e03707344a4093822299f31d0082efa98ec4e6c89", "fff97bd5755eeea420453a14355235d382f6472f8568a18b2f057a14602975563cc27944640ac607cd107ae10923d9ef7a73c643e166be5ebeafa34b1ac553e2", false},
+		{
+			"f9308a019258c31049344f85f89d5229b531c845836f99b08601f113bce036f9", "0000000000000000000000000000000000000000000000000000000000000000",
+			"e907831f80848d1069a5371b402410364bdf1c5f8307b0084c55f1ce2dca821525f66a4a85ea8b71e482a74f382d2ce5ebeee8fdb2172f477df4900d310536c0", true,
+		},
+		{
+			"dff1d77f2a671c5f36183726db2341be58feae1da2deced843240f7b502ba659", "243f6a8885a308d313198a2e03707344a4093822299f31d0082efa98ec4e6c89",
+			"6896bd60eeae296db48a229ff71dfe071bde413e6d43f917dc8dcf8c78de33418906d11ac976abccb20b091292bff4ea897efcb639ea871cfa95f6de339e4b0a", true,
+		},
+		{
+			"dff1d77f2a671c5f36183726db2341be58feae1da2deced843240f7b502ba659", "243f6a8885a308d313198a2e03707344a4093822299f31d0082efa98ec4e6c89",
+			"fff97bd5755eeea420453a14355235d382f6472f8568a18b2f057a14602975563cc27944640ac607cd107ae10923d9ef7a73c643e166be5ebeafa34b1ac553e2",
+			false,
+		},
 	} {
 		e := nostr.Event{PubKey: bytes32(t, v.key), ID: bytes32(t, v.message)}
 		_, err := hex.Decode(e.Sig[:], []byte(v.sig))
@@ -136,8 +146,10 @@ func TestDecodeRefuses(t *testing.T) {
 
 func TestClassOf(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[int]nostr.Class{0: nostr.Replaceable, 1: nostr.Regular, 3: nostr.Replaceable, 5: nostr.Regular, 999: nostr.Regular, 1000: nostr.Regular,
-		10_000: nostr.Replaceable, 19_999: nostr.Replaceable, 20_000: nostr.Ephemeral, 29_999: nostr.Ephemeral, 30_000: nostr.Addressable, 39_999: nostr.Addressable, 40_000: nostr.Regular} {
+	for kind, want := range map[int]nostr.Class{0: nostr.Replaceable, 1: nostr.Regular, 3: nostr.Replaceable, 5: nostr.Regular,
+		999: nostr.Regular, 1000: nostr.Regular,
+		10_000: nostr.Replaceable, 19_999: nostr.Replaceable, 20_000: nostr.Ephemeral, 29_999: nostr.Ephemeral, 30_000: nostr.Addressable,
+		39_999: nostr.Addressable, 40_000: nostr.Regular} {
 		require.Equal(t, want, nostr.ClassOf(kind), kind)
 	}
 }
@@ -146,7 +158,9 @@ func TestClassOf(t *testing.T) {
 // canonical text is JSON of the same strings, according to an independent decoder.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{}`))
-	f.Add(signed(f, nostr.Event{Kind: 1, Tags: [][]string{{"t", "<a&b>", ""}, {}}, Content: "a\x00\x01\x7f\u2028 \\ \" / é 😀"}).AppendJSON(nil))
+	f.Add(signed(f, nostr.Event{
+		Kind: 1, Tags: [][]string{{"t", "<a&b>", ""}, {}}, Content: "a\x00\x01\x7f\u2028 \\ \" / é 😀",
+	}).AppendJSON(nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e, err := nostr.Decode(data)
 		if err != nil {
@@ -163,10 +177,12 @@ func FuzzDecode(f *testing.F) {
 			tags                     [][]string
 			content                  string
 		}
-		require.NoError(t, json.Unmarshal(e.AppendCanonical(nil), &[]any{&text.zero, &text.author, &text.date, &text.kind, &text.tags, &text.content}))
+		require.NoError(t, json.Unmarshal(e.AppendCanonical(nil),
+			&[]any{&text.zero, &text.author, &text.date, &text.kind, &text.tags, &text.content}))
 		require.Equal(t, e.Content, text.content)
 		require.True(t, slices.EqualFunc(e.Tags, text.tags, slices.Equal[[]string]), text.tags)
-		require.Equal(t, []any{0.0, hex.EncodeToString(e.PubKey[:]), float64(e.CreatedAt), float64(e.Kind)}, []any{text.zero, text.author, text.date, text.kind})
+		require.Equal(t, []any{0.0, hex.EncodeToString(e.PubKey[:]), float64(e.CreatedAt), float64(e.Kind)},
+			[]any{text.zero, text.author, text.date, text.kind})
 	})
 }
 

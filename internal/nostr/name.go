@@ -18,7 +18,8 @@ type Name struct {
 }
 
 // ErrSecret means that a text is a secret key. Messages must not contain it.
-var ErrSecret = errors.New("this is a secret key (nsec), which Weir never needs: name the public key (npub), and consider this one stolen if others may have seen it")
+var ErrSecret = errors.New(
+	"this is a secret key (nsec), which Weir never needs: name the public key (npub), and consider this one stolen if others may have seen it")
 
 // The types of the parts of nprofile and nevent.
 const (

@@ -14,9 +14,10 @@ import (
 const (
 	npub     = "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg"
 	npubKey  = "7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e"
-	nprofile = "nprofile1qqsrhuxx8l9ex335q7he0f09aej04zpazpl0ne2cgukyawd24mayt8gpp4mhxue69uhhytnc9e3k7mgpz4mhxue69uhkg6nzv9ejuumpv34kytnrdaksjlyr9p"
-	profile  = "3bf0c63fcb93463407af97a5e5ee64fa883d107ef9e558472c4eb9aaaefa459d"
-	nsec     = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5"
+	nprofile = "nprofile1qqsrhuxx8l9ex335q7he0f09aej04zpazpl0ne2cgukyawd24mayt8gpp4mhxue69uhhytnc9e3k7mgpz4mhxue69uhkg6nzv9ejuumpv34kytnrda" +
+		"ksjlyr9p"
+	profile = "3bf0c63fcb93463407af97a5e5ee64fa883d107ef9e558472c4eb9aaaefa459d"
+	nsec    = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5"
 )
 
 func TestParseName(t *testing.T) {
@@ -31,7 +32,9 @@ func TestParseName(t *testing.T) {
 
 	n, err = nostr.ParseName(nprofile)
 	require.NoError(t, err)
-	require.Equal(t, nostr.Name{Prefix: "nprofile", Key: bytes32(t, profile), Relays: []string{"wss://r.x.com", "wss://djbas.sadkb.com"}, Kind: -1}, n)
+	require.Equal(t, nostr.Name{
+		Prefix: "nprofile", Key: bytes32(t, profile), Relays: []string{"wss://r.x.com", "wss://djbas.sadkb.com"}, Kind: -1,
+	}, n)
 
 	id := strings.Repeat("ab", 32)
 	n, err = nostr.ParseName(nostr.EncodeBech32("nevent", unhex(t, "0020"+id+"01026869"+"0220"+npubKey+"030400007530"+"0901ff")))

@@ -29,9 +29,12 @@ func packedEvents() []nostr.Event {
 	return []nostr.Event{
 		of(0, 0x11, 0x22, 1720000000, 0, "hello", []string{"e", digits("aa", 32), "wss://relay.example.com"}, []string{"p", digits("bb", 32)}),
 		of(0xff, 0x01, 0xfe, 0, 1, ""),
-		of(0xab, 0xcd, 0xef, 4294967296, 65535, "line\n\"q\" \\ \x01 é 😀", []string{}, []string{""}, []string{"t", "ABCD", "abcd", "abc", "12", "0x12", "é"}, []string{"d", ""}),
-		of(0x10, 0x20, 0x30, 127, 128, digits("x", 128), []string{"p", digits("33", 32)}, []string{"e", digits("44", 31)}, []string{"e", digits("55", 64)}),
-		of(0x40, 0x50, 0x60, 1753900182, 30023, "deadbeef", []string{"d", "2024"}, []string{"a", "30023:" + digits("50", 32) + ":2024"}, []string{"expiration", "1700000000"}, []string{"r", "https://example.com/a"}),
+		of(0xab, 0xcd, 0xef, 4294967296, 65535, "line\n\"q\" \\ \x01 é 😀", []string{}, []string{""},
+			[]string{"t", "ABCD", "abcd", "abc", "12", "0x12", "é"}, []string{"d", ""}),
+		of(0x10, 0x20, 0x30, 127, 128, digits("x", 128), []string{"p", digits("33", 32)}, []string{"e", digits("44", 31)},
+			[]string{"e", digits("55", 64)}),
+		of(0x40, 0x50, 0x60, 1753900182, 30023, "deadbeef", []string{"d", "2024"}, []string{"a", "30023:" + digits("50", 32) + ":2024"},
+			[]string{"expiration", "1700000000"}, []string{"r", "https://example.com/a"}),
 	}
 }
 

@@ -45,8 +45,10 @@ func TestQueuesOfNamespaces(t *testing.T) {
 
 	for entry, problem := range map[string]string{
 		"notes": "expected a name", "Notes=com.example.note:1:1": "expected a name", "notes=com.example.note:1": "expected a name",
-		"notes=note:1:1": "is not a collection", "notes=com.*.note:1:1": "is not a prefix", "notes=com.example.note:0:1": "is not a number of jobs",
-		"notes=com.example.note:4:5": "is not a priority", "network=com.example.note:4:1": "there is another queue", "process=com.example.note:4:1": "there is another queue",
+		"notes=note:1:1": "is not a collection", "notes=com.*.note:1:1": "is not a prefix",
+		"notes=com.example.note:0:1": "is not a number of jobs",
+		"notes=com.example.note:4:5": "is not a priority", "network=com.example.note:4:1": "there is another queue",
+		"process=com.example.note:4:1": "there is another queue",
 	} {
 		v.Queues = []string{entry}
 		_, err := v.open(some)

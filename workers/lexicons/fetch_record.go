@@ -63,7 +63,9 @@ func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.
 	if err != nil {
 		return err
 	}
-	write := schema.Write{Key: key, Rev: schema.ListedRev, CID: record.CID, CreatedAt: schema.CreatedAt(record.Record, key.Rkey, now), Record: record.Record}
+	write := schema.Write{
+		Key: key, Rev: schema.ListedRev, CID: record.CID, CreatedAt: schema.CreatedAt(record.Record, key.Rkey, now), Record: record.Record,
+	}
 	stored := 0
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		written, err := w.fetched.Store(ctx, tx, []schema.Write{write}, schema.StoreRecords)

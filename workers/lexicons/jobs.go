@@ -60,7 +60,9 @@ func (JudgeOutdatedArgs) Kind() string { return "judge_outdated" }
 
 // InsertOpts are the defaults of its inserts: one for each catalog.
 func (JudgeOutdatedArgs) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: jobs.QueueMaintenance, Tags: []string{"lexicon"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: jobs.Unfinished()}}
+	return river.InsertOpts{
+		Queue: jobs.QueueMaintenance, Tags: []string{"lexicon"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: jobs.Unfinished()},
+	}
 }
 
 // CheckParkedArgs looks for the records that parked records wait for, if they are due. At
@@ -74,7 +76,9 @@ func (CheckParkedArgs) Kind() string { return "check_parked" }
 
 // InsertOpts are the defaults of its inserts.
 func (c CheckParkedArgs) InsertOpts() river.InsertOpts {
-	opts := river.InsertOpts{Queue: jobs.QueueNetwork, Tags: []string{"lexicon"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: jobs.Unfinished()}}
+	opts := river.InsertOpts{
+		Queue: jobs.QueueNetwork, Tags: []string{"lexicon"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: jobs.Unfinished()},
+	}
 	if c.Due != 0 {
 		opts.ScheduledAt = time.Unix(c.Due, 0)
 	}
@@ -95,7 +99,9 @@ const fetchFailures = 3
 
 // InsertOpts are the defaults of its inserts: one for each record.
 func (FetchRecordArgs) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: jobs.QueueNetwork, Priority: 4, Tags: []string{"lexicon"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: jobs.Unfinished()}}
+	return river.InsertOpts{
+		Queue: jobs.QueueNetwork, Priority: 4, Tags: []string{"lexicon"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: jobs.Unfinished()},
+	}
 }
 
 // ResolveLexiconArgs fetches the schema of a name from the account that its domain names.
@@ -108,7 +114,10 @@ func (ResolveLexiconArgs) Kind() string { return "resolve_lexicon" }
 
 // InsertOpts are the defaults of its inserts: one for each name.
 func (ResolveLexiconArgs) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: jobs.QueueNetwork, Priority: 4, MaxAttempts: 5 + jobs.Deaths, Tags: []string{"lexicon"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: jobs.Unfinished()}}
+	return river.InsertOpts{
+		Queue: jobs.QueueNetwork, Priority: 4, MaxAttempts: 5 + jobs.Deaths, Tags: []string{"lexicon"},
+		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: jobs.Unfinished()},
+	}
 }
 
 // MakeRecordViewsArgs makes the SQL views of records from the stored schemas. A trigger

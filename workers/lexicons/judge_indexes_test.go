@@ -23,7 +23,9 @@ func TestDependentsOfOthersAreNotRead(t *testing.T) {
 		require.NoError(t, err)
 	}
 	exec(`ANALYZE parked, record_refs`)
-	exec(`INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey) SELECT 'a.b.c', 'did:plc:a', n, 'a.b.c', 'did:plc:b', 'target' FROM generate_series(1, $1::int) AS n`, many)
+	exec(`
+INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey) SELECT 'a.b.c', 'did:plc:a', n, 'a.b.c', 'did:plc:b', 'target'
+FROM generate_series(1, $1::int) AS n`, many)
 	refs := `INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared, read)
 		SELECT 'a.b.c', 'did:plc:a', n, '', 'at-uri', '', 'a.b.c', 'did:plc:b', 'target', true, true FROM generate_series(1, $1::int) AS n`
 	exec(refs, many)
@@ -43,10 +45,14 @@ func TestDependentsOfOthersAreNotRead(t *testing.T) {
 				require.Empty(t, found)
 				_, err = verdict.ReadBefore(t.Context(), tx, keys)
 				require.NoError(t, err)
-				require.NoError(t, verdict.Store(t.Context(), tx, []*verdict.Judgment{{Key: keys[0], CID: "cid", Hash: "hash", Verdict: "unknown", State: verdict.Projected}}))
+				require.NoError(t, verdict.Store(t.Context(), tx,
+					[]*verdict.Judgment{{Key: keys[0], CID: "cid", Hash: "hash", Verdict: "unknown", State: verdict.Projected}}))
 			}
 			var read int
-			require.NoError(t, tx.QueryRow(t.Context(), `SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables WHERE relname IN ('parked', 'record_refs')`).Scan(&read))
+			require.NoError(t, tx.QueryRow(t.Context(), `
+SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))
+FROM pg_stat_xact_user_tables
+WHERE relname IN ('parked', 'record_refs')`).Scan(&read))
 			require.Less(t, read, many)
 			return nil
 		}))

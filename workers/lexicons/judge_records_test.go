@@ -159,9 +159,12 @@ func newBench(t testing.TB, change func(*settings)) *bench {
 	b.author = author{t, pool, lease}
 	api, err := bluesky.New(bluesky.Config{AppView: b.server.URL, Directory: b.server.URL, Retries: []time.Duration{}})
 	require.NoError(t, err)
-	b.settings = &settings{Config: workers.Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Bluesky: api, Process: 4,
+	b.settings = &settings{Config: workers.Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
+		Bluesky: api, Process: 4,
 		Queues: []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance}},
-		Lexicons: Config{Folder: os.DirFS("../../internal/lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames}}
+		Lexicons: Config{
+			Folder: os.DirFS("../../internal/lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames,
+		}}
 	if change != nil {
 		change(b.settings)
 	}
@@ -199,8 +202,10 @@ func (b *bench) delete(key schema.Key, rev string) {
 const states = `
 SELECT v.did || ' ' || right(v.rkey, 4) || ' ' || v.verdict || ' ' || v.state || CASE WHEN v.dangling THEN ' dangling' ELSE '' END
        || coalesce(' ' || (SELECT string_agg(w ->> 'rule', ',' ORDER BY w ->> 'rule') FROM jsonb_array_elements(v.warnings) AS w), '')
-       || coalesce(' refs:' || (SELECT string_agg(r.path || CASE WHEN r.dangling THEN '!' ELSE '' END, ',' ORDER BY r.path) FROM record_refs AS r WHERE (r.did, r.collection, r.rkey) = (v.did, v.collection, v.rkey)), '')
-       || coalesce(' letter:' || (SELECT string_agg(l.stage, ',' ORDER BY l.stage) FROM dead_letters AS l WHERE (l.did, l.collection, l.rkey) = (v.did, v.collection, v.rkey) AND l.state = 'open'), '')
+       || coalesce(' refs:' || (SELECT string_agg(r.path || CASE WHEN r.dangling THEN '!' ELSE '' END, ',' ORDER BY r.path)
+           FROM record_refs AS r WHERE (r.did, r.collection, r.rkey) = (v.did, v.collection, v.rkey)), '')
+       || coalesce(' letter:' || (SELECT string_agg(l.stage, ',' ORDER BY l.stage) FROM dead_letters AS l
+           WHERE (l.did, l.collection, l.rkey) = (v.did, v.collection, v.rkey) AND l.state = 'open'), '')
 FROM verdicts AS v ORDER BY 1`
 
 // settled waits until no record waits and no job is left in the queues that are processed. It does
@@ -212,13 +217,17 @@ func (b *bench) settled() {
 		var left, ready, parked int
 		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `
 SELECT count(*), count(*) FILTER (WHERE state IN ('available', 'running')), (SELECT count(*) FROM parked WHERE state <> 'missing')
-FROM river_job WHERE finalized_at IS NULL AND kind IN ('judge_records', 'judge_dependents', 'judge_account', 'judge_outdated', 'fetch_record', 'retry_dead_letters')
+FROM river_job WHERE finalized_at IS NULL
+    AND kind IN ('judge_records', 'judge_dependents', 'judge_account', 'judge_outdated', 'fetch_record', 'retry_dead_letters')
   AND (cardinality($1::text[]) = 0 OR queue = ANY ($1))`, append([]string{}, b.settings.Queues...)).Scan(&left, &ready, &parked))
 		if left == 0 && parked == 0 {
 			return true
 		}
 		if ready == 0 {
-			execute(b.t, b.pool, `UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' AND retry_at > now() FOR UPDATE SKIP LOCKED))`)
+			execute(b.t, b.pool, `
+UPDATE parked
+SET retry_at = now()
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' AND retry_at > now() FOR UPDATE SKIP LOCKED))`)
 			_, err := b.client.Insert(b.t.Context(), CheckParkedArgs{}, nil)
 			require.NoError(b.t, err)
 		}
@@ -297,7 +306,8 @@ func histories(did string) (all []change, want []string) {
 	edited := add(expressions, `,"id":"e","kind":"document","text":"long enough"`)
 	all = append(all, change{edited, tidOf(4), `,"id":"e","kind":"document","text":"short"`})
 	expect(edited, "valid projected")
-	expect(add(layersOf, fmt.Sprintf(`,"expression":%q,"kind":"span","annotations":[{"uuid":{"value":"u"},"anchor":{"textSpan":{"byteStart":2,"byteEnd":9}}}]`, edited.URI())),
+	expect(add(layersOf, fmt.Sprintf(`,"expression":%q,"kind":"span","annotations":[{"uuid":{"value":"u"},`+
+		`"anchor":{"textSpan":{"byteStart":2,"byteEnd":9}}}]`, edited.URI())),
 		"valid projected span_bounds refs:/expression")
 	slices.Sort(want)
 	return all, want
@@ -331,14 +341,23 @@ func TestOrderOfArrivalChangesNothing(t *testing.T) {
 			b.changes(all[:n])
 			left[i] = all[n:]
 		}
-		becomes(t, b.pool, []string{"0"}, `SELECT count(*)::text FROM river_job WHERE kind IN ('judge_records', 'judge_dependents') AND finalized_at IS NULL`)
+		becomes(t, b.pool, []string{"0"}, `
+SELECT count(*)::text
+FROM river_job
+WHERE kind IN ('judge_records', 'judge_dependents') AND finalized_at IS NULL`)
 	}
 	b.settled()
 	slices.Sort(want)
 	require.Equal(t, want, strs(t, b.pool, states))
-	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM verdicts AS v WHERE NOT EXISTS (SELECT FROM records AS r WHERE (r.collection, r.did, r.rkey, r.cid) = (v.collection, v.did, v.rkey, v.cid))`))
+	require.Zero(t, count(t, b.pool, `
+SELECT count(*)
+FROM verdicts AS v
+WHERE NOT EXISTS (SELECT FROM records AS r WHERE (r.collection, r.did, r.rkey, r.cid) = (v.collection, v.did, v.rkey, v.cid))`))
 	require.Equal(t, orders, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE words @@ $$long & '=language=de'$$::tsquery`))
-	require.Equal(t, []string{"A:x\na long text"}, strs(t, b.pool, `SELECT DISTINCT 'A:' || text FROM record_texts WHERE words @@ 'x:A & long:D & text:D & !document'::tsquery`), "the identifier must be indexed as the record's name")
+	require.Equal(t, []string{"A:x\na long text"}, strs(t, b.pool, `
+SELECT DISTINCT 'A:' || text
+FROM record_texts
+WHERE words @@ 'x:A & long:D & text:D & !document'::tsquery`), "the identifier must be indexed as the record's name")
 }
 
 // changes commits changes in a batch, like the stream: at most one of each record.
@@ -363,7 +382,8 @@ func TestRefusalsAreCounted(t *testing.T) {
 		c.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection}, collection.Entry{Pattern: "example.weir.*"})
 	})
 	counted := func() map[string]float64 {
-		return workertest.Samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() })
+		return workertest.Samples(t, registry, "weir_projector_dead_lettered_total",
+			func(m *dto.Metric) float64 { return m.GetCounter().GetValue() })
 	}
 	before := counted()
 	require.Contains(t, before, "invalid example.weir.* lexicon lexicon", "the first refusal must be an increase")

@@ -31,8 +31,10 @@ import (
 
 // noteSchema returns the schema of a collection whose text has at most this many bytes.
 func noteSchema(name string, most int) *fstest.MapFile {
-	return &fstest.MapFile{Data: fmt.Appendf(nil, `{"lexicon":1,"id":"example.weir.%s","defs":{"main":{"type":"record","key":"any","record":{"type":"object","required":["text"],
-		"properties":{"createdAt":{"type":"string","format":"datetime"},"text":{"type":"string","maxLength":%d},"refs":{"type":"array","items":{"type":"string","format":"at-uri"}}}}}}}`, name, most)}
+	return &fstest.MapFile{Data: fmt.Appendf(nil, `{"lexicon":1,"id":"example.weir.%s","defs":{"main":{"type":"record","key":"any","record":{
+		"type":"object","required":["text"],
+		"properties":{"createdAt":{"type":"string","format":"datetime"},"text":{"type":"string","maxLength":%d},
+		"refs":{"type":"array","items":{"type":"string","format":"at-uri"}}}}}}}`, name, most)}
 }
 
 // TestUpdatedSchemasAreUsed changes schemas without a restart. Exactly the records of the changed
@@ -41,25 +43,31 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 	t.Parallel()
 	folder := fstest.MapFS{"a.json": noteSchema("note", 100), "b.json": noteSchema("other", 100)}
 	b := newBench(t, func(c *settings) { c.Lexicons.Folder = folder })
-	note, other, unknown := schema.Key{Collection: "example.weir.note", DID: "did:plc:a", Rkey: "1"}, schema.Key{Collection: "example.weir.other", DID: "did:plc:a", Rkey: "1"},
+	note, other, unknown := schema.Key{
+		Collection: "example.weir.note", DID: "did:plc:a", Rkey: "1",
+	}, schema.Key{Collection: "example.weir.other", DID: "did:plc:a", Rkey: "1"},
 		schema.Key{Collection: "example.weir.unknown", DID: "did:plc:a", Rkey: "1"}
 	for _, k := range []schema.Key{note, other, unknown} {
 		b.write(k, tidOf(1), `,"text":"ten bytes."`)
 	}
 	b.settled()
-	require.Equal(t, []string{"valid projected", "valid projected", "unknown projected"}, []string{b.state(note), b.state(other), b.state(unknown)})
-	require.Equal(t, []string{"example.weir.note folder", "example.weir.other folder"}, strs(t, b.pool, `SELECT nsid || ' ' || source FROM lexicons ORDER BY nsid`))
+	require.Equal(t, []string{"valid projected", "valid projected", "unknown projected"},
+		[]string{b.state(note), b.state(other), b.state(unknown)})
+	require.Equal(t, []string{"example.weir.note folder", "example.weir.other folder"},
+		strs(t, b.pool, `SELECT nsid || ' ' || source FROM lexicons ORDER BY nsid`))
 
 	execute(t, b.pool, `UPDATE verdicts SET warnings = '[{"rule": "not judged again"}]'`)
 	folder["a.json"], folder["c.json"] = noteSchema("note", 5), noteSchema("unknown", 100)
 	require.NoError(t, b.storeLexicons())
 	b.settled()
-	require.Equal(t, []string{"example.weir.note invalid []", `example.weir.other valid [{"rule": "not judged again"}]`, "example.weir.unknown valid []"},
+	require.Equal(t, []string{"example.weir.note invalid []", `example.weir.other valid [{"rule": "not judged again"}]`,
+		"example.weir.unknown valid []"},
 		strs(t, b.pool, `SELECT collection || ' ' || verdict || ' ' || warnings FROM verdicts ORDER BY 1`))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM record_texts WHERE collection = $1`, note.Collection))
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'lexicon' AND path = '/text' AND state = 'open'`))
 
-	folder["b.json"], folder["d.json"] = noteSchema("other", 1), &fstest.MapFile{Data: []byte(`{"lexicon":1,"id":"example.weir.bad","defs":{"main":{"type":"params"}}}`)}
+	folder["b.json"], folder["d.json"] = noteSchema("other", 1), &fstest.MapFile{Data: []byte(`{"lexicon":1,"id":"example.weir.bad",` +
+		`"defs":{"main":{"type":"params"}}}`)}
 	require.ErrorContains(t, b.storeLexicons(), "example.weir.bad")
 	b.settled()
 	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM verdicts WHERE collection = $1 AND verdict = 'valid'`, other.Collection))
@@ -69,7 +77,8 @@ func TestUpdatedSchemasAreUsed(t *testing.T) {
 	folder["a.json"] = noteSchema("note", 50)
 	require.NoError(t, b.storeLexicons())
 	b.settled()
-	require.Equal(t, []string{"valid projected", "unknown projected", "valid projected"}, []string{b.state(note), b.state(other), b.state(unknown)})
+	require.Equal(t, []string{"valid projected", "unknown projected", "valid projected"},
+		[]string{b.state(note), b.state(other), b.state(unknown)})
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`), "settled")
 
 	// Rows of expired records are deleted with them.
@@ -144,8 +153,12 @@ func TestHostileRecordsAreJudged(t *testing.T) {
 	b.write(at("self"), tidOf(1), `,"text":"t","refs":["`+at("self").URI()+`"]`)
 	b.settled()
 	require.Equal(t, []string{"deep valid 0", "hosts valid 1", "many valid 10000", "self valid 1"},
-		strs(t, b.pool, `SELECT rkey || ' ' || verdict || ' ' || (SELECT count(*) FROM record_refs AS r WHERE r.rkey = v.rkey) FROM verdicts AS v ORDER BY 1`))
-	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_refs WHERE to_rkey IS NULL`), "only the reference that is too long may have no target")
+		strs(t, b.pool, `
+SELECT rkey || ' ' || verdict || ' ' || (SELECT count(*) FROM record_refs AS r WHERE r.rkey = v.rkey)
+FROM verdicts AS v
+ORDER BY 1`))
+	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM record_refs WHERE to_rkey IS NULL`),
+		"only the reference that is too long may have no target")
 	asked, outside := b.server.requests()
 	require.Empty(t, asked)
 	require.Empty(t, outside)
@@ -216,12 +229,13 @@ func TestLexiconIsResolved(t *testing.T) {
 	require.NoError(t, err)
 	b.server.key = public.Multibase()
 	const schemas = "com.atproto.lexicon.schema"
-	w := &ResolveLexicon{pool: b.pool, api: b.settings.Bluesky, names: b.settings.Lexicons.Resolve, txt: func(_ context.Context, name string) ([]string, error) {
-		if asked = append(asked, name); len(asked) > 4 {
-			return nil, &net.DNSError{IsNotFound: true}
-		}
-		return []string{"v=spf1", "did=did:plc:authority"}, nil
-	}}
+	w := &ResolveLexicon{pool: b.pool, api: b.settings.Bluesky, names: b.settings.Lexicons.Resolve,
+		txt: func(_ context.Context, name string) ([]string, error) {
+			if asked = append(asked, name); len(asked) > 4 {
+				return nil, &net.DNSError{IsNotFound: true}
+			}
+			return []string{"v=spf1", "did=did:plc:authority"}, nil
+		}}
 	resolve := func(nsid string) error {
 		return w.Work(rivertest.WorkContext(t.Context(), b.client.Client), &river.Job[ResolveLexiconArgs]{Args: ResolveLexiconArgs{NSID: nsid}})
 	}
@@ -236,7 +250,8 @@ func TestLexiconIsResolved(t *testing.T) {
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.note", other, published)
 	require.ErrorContains(t, resolve("example.weir.note"), "is not signed with the account's key")
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.other", key, published)
-	b.server.proofs["at://did:plc:authority/"+schemas+"/example.weir.note"] = b.server.proofs["at://did:plc:authority/"+schemas+"/example.weir.other"]
+	published := "at://did:plc:authority/" + schemas + "/example.weir."
+	b.server.proofs[published+"note"] = b.server.proofs[published+"other"]
 	require.ErrorContains(t, resolve("example.weir.note"), "has no record")
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM lexicons`))
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.note", key, published)
@@ -244,7 +259,9 @@ func TestLexiconIsResolved(t *testing.T) {
 	require.Equal(t, []string{"_lexicon.weir.example", "_lexicon.weir.example", "_lexicon.weir.example"}, asked)
 	b.settled()
 	require.Equal(t, "invalid refused letter:lexicon", b.state(note))
-	require.Equal(t, []string{"example.weir.note resolved did:plc:authority"}, strs(t, b.pool, `SELECT nsid || ' ' || source || ' ' || authority FROM lexicons`))
+	require.Equal(t, []string{"example.weir.note resolved did:plc:authority"}, strs(t, b.pool, `
+SELECT nsid || ' ' || source || ' ' || authority
+FROM lexicons`))
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.none", key, string(noteSchema("note", 3).Data))
 	require.ErrorContains(t, resolve("example.weir.none"), "it is the schema of")
 	require.ErrorContains(t, resolve("example.weir.none"), "has no TXT record")

@@ -19,12 +19,14 @@ func TestViewsAreMadeWhenSchemasChange(t *testing.T) {
 	pool := schematest.New(t)
 	const add = `
 INSERT INTO lexicons (nsid, document, hash, source)
-SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('main', jsonb_build_object('type', 'record', 'key', 'tid', 'record',
+SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs',
+    jsonb_build_object('main', jsonb_build_object('type', 'record', 'key', 'tid', 'record',
        jsonb_build_object('type', 'object', 'properties', jsonb_build_object('text', jsonb_build_object('type', 'string')))))), n, 'folder'
 FROM unnest(ARRAY['com.example.town.bird', 'com.example.town.tree']) AS n`
 	execute(t, pool, add)
 	require.Equal(t, []string{"lexicon"}, strs(t, pool, `SELECT array_to_string(tags, ' ') FROM river_job WHERE kind = 'make_record_views'`))
-	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}}}
+	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
+		Queues: []string{jobs.QueueMaintenance}}}
 	made.start(context.Background(), t, &workers.Bundle{})
 	becomes(t, pool, []string{"example.bird", "example.tree"}, `SELECT schema_name || '.' || view_name FROM record_views ORDER BY 1`)
 	require.Empty(t, strs(t, pool, `SELECT text FROM example.tree`))
@@ -41,7 +43,8 @@ func TestLateSchemaHasItsView(t *testing.T) {
 	pool := schematest.New(t)
 	const add = `
 INSERT INTO lexicons (nsid, document, hash, source)
-SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('main', jsonb_build_object('type', 'record', 'key', 'tid', 'record',
+SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs',
+    jsonb_build_object('main', jsonb_build_object('type', 'record', 'key', 'tid', 'record',
        jsonb_build_object('type', 'object', 'properties', '{}'::jsonb)))), n, 'folder' FROM unnest(ARRAY[$1]) AS n`
 	_, err := pool.Exec(t.Context(), add, "com.example.town.bird")
 	require.NoError(t, err)
@@ -55,7 +58,8 @@ SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs', jsonb_build_object('
 	require.NoError(t, err)
 	_, err = queue.Insert(t.Context(), jobs.RunProjection{Name: "nothing"}, nil) // queued after the one that waits
 	require.NoError(t, err)
-	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: []string{jobs.QueueMaintenance}}}
+	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
+		Queues: []string{jobs.QueueMaintenance}}}
 	made.start(context.Background(), t, &workers.Bundle{})
 	becomes(t, pool, []string{"0"}, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection' AND finalized_at IS NULL`)
 	require.NoError(t, late.Commit(t.Context()))

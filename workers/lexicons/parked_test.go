@@ -35,7 +35,8 @@ func typeDef(of schema.Key) string {
 // state returns the verdict on a record.
 func (b *bench) state(k schema.Key) string {
 	b.t.Helper()
-	all := strs(b.t, b.pool, strings.Replace(states, "ORDER BY 1", fmt.Sprintf("WHERE v.did = '%s' AND v.collection = '%s' AND v.rkey = '%s'", k.DID, k.Collection, k.Rkey), 1))
+	all := strs(b.t, b.pool, strings.Replace(states, "ORDER BY 1",
+		fmt.Sprintf("WHERE v.did = '%s' AND v.collection = '%s' AND v.rkey = '%s'", k.DID, k.Collection, k.Rkey), 1))
 	_, found, _ := strings.Cut(strings.TrimPrefix(strings.Join(all, "; "), k.DID+" "), " ")
 	return found
 }
@@ -52,7 +53,9 @@ func TestParkedIsReleased(t *testing.T) {
 
 	// The wait is visible, and nothing is derived from the record.
 	b.write(def, tidOf(1), typeDef(target))
-	becomes(t, b.pool, []string{def.Rkey + " " + target.URI() + " waiting"}, `SELECT rkey || ' at://' || to_did || '/' || to_collection || '/' || to_rkey || ' ' || state FROM parked`)
+	becomes(t, b.pool, []string{def.Rkey + " " + target.URI() + " waiting"}, `
+SELECT rkey || ' at://' || to_did || '/' || to_collection || '/' || to_rkey || ' ' || state
+FROM parked`)
 	require.Equal(t, "valid parked", b.state(def))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM record_refs`))
 
@@ -61,7 +64,10 @@ func TestParkedIsReleased(t *testing.T) {
 	b.settled()
 	require.Equal(t, "valid missing letter:reference", b.state(def))
 	require.Equal(t, 1, b.server.askedFor(target.URI()))
-	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND cause LIKE 'a record that it requires%' AND expected = $1`, target.URI()))
+	require.Equal(t, 1, count(t, b.pool, `
+SELECT count(*)
+FROM dead_letters
+WHERE state = 'open' AND cause LIKE 'a record that it requires%' AND expected = $1`, target.URI()))
 	for _, retry := range []bool{true, false} {
 		if retry { // the retry changes nothing
 			_, err := schema.RetryDeadLetters(t.Context(), b.pool, schema.DeadLetterFilter{Stage: schema.StageReference})
@@ -169,12 +175,16 @@ func TestManyTargetsAtOnce(t *testing.T) {
 	becomes(t, b.pool, []string{"20"}, `SELECT count(*)::text FROM parked`)
 	many := []river.InsertManyParams{{Args: job}}
 	for range 600 {
-		many = append(many, river.InsertManyParams{Args: JudgeDependentsArgs{Targets: []jobs.Record{{Collection: ontologies, DID: "did:plc:nobody", Rkey: "1"}}}})
+		many = append(many, river.InsertManyParams{Args: JudgeDependentsArgs{Targets: []jobs.Record{{Collection: ontologies,
+			DID: "did:plc:nobody", Rkey: "1"}}}})
 	}
 	_, err := b.client.InsertMany(t.Context(), many)
 	require.NoError(t, err)
 	becomes(t, b.pool, []string{"601"}, `SELECT count(*)::text FROM river_job WHERE kind = 'judge_dependents' AND state = 'completed'`)
-	require.Equal(t, 1, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_records' AND jsonb_array_length(args -> 'records') = 20`))
+	require.Equal(t, 1, count(t, b.pool, `
+SELECT count(*)
+FROM river_job
+WHERE kind = 'judge_records' AND jsonb_array_length(args -> 'records') = 20`))
 }
 
 func sorted(writes []schema.Write) []schema.Write {
@@ -251,7 +261,8 @@ func TestDeletedAccountIsKnownAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	const author, other, did = "did:plc:author", "did:plc:other", "did:plc:waiter"
-	stored, purged, never, kept := key(ontologies, author, 1), key(ontologies, author, 2), key(ontologies, author, 3), key(ontologies, other, 1)
+	stored, purged, never, kept := key(ontologies, author, 1), key(ontologies, author, 2), key(ontologies, author, 3),
+		key(ontologies, other, 1)
 	parent := key(expressions, author, 4)
 	word := func(of schema.Key) string { return fmt.Sprintf(`,"id":"x","kind":"word","parentRef":%q`, of.URI()) }
 	for _, k := range []schema.Key{stored, purged, kept} {
@@ -283,16 +294,21 @@ func TestDeletedAccountIsKnownAtOnce(t *testing.T) {
 	execute(t, b.pool, `DELETE FROM records_other WHERE rkey = '`+purged.Rkey+`' AND did = '`+author+`'`)
 	b.account(author, "active")
 	b.settled()
-	require.Equal(t, []string{refers, dangles, dangles, refers, "valid projected refs:/parentRef"}, found(), "purged records must stay deleted until they are stored again")
+	require.Equal(t, []string{refers, dangles, dangles, refers, "valid projected refs:/parentRef"}, found(),
+		"purged records must stay deleted until they are stored again")
 	require.Equal(t, "valid projected refs:/ontologyRef,/typeKindUri", b.state(plain))
 	b.account("did:plc:nobody", "deleted")
 	b.settled()
-	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_dependents' AND args::text LIKE '%did:plc:nobody%'`), "no job may be added for an account that no record refers to")
+	require.Zero(t, count(t, b.pool, `
+SELECT count(*)
+FROM river_job
+WHERE kind = 'judge_dependents' AND args::text LIKE '%did:plc:nobody%'`), "no job may be added for an account that no record refers to")
 
 	execute(t, b.pool, `DELETE FROM river_job`)
 	execute(t, b.pool, `DELETE FROM projections WHERE name = 'lexicon'`)
 	execute(t, b.pool, `UPDATE accounts SET status = 'deleted' WHERE did = '`+author+`'`)
-	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_account'`), "no job may be added without the projection: no worker knows it")
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_account'`),
+		"no job may be added without the projection: no worker knows it")
 }
 
 // TestAccountChangesWhileOthersAreJudged covers a record that is judged between the statement that
@@ -315,7 +331,10 @@ func TestAccountChangesWhileOthersAreJudged(t *testing.T) {
 		tx, err := b.pool.Begin(t.Context())
 		require.NoError(t, err)
 		defer tx.Rollback(t.Context()) // finished, or the test has failed
-		_, err = tx.Exec(t.Context(), `INSERT INTO accounts (did, status) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET status = excluded.status`, parent.DID, c.to)
+		_, err = tx.Exec(t.Context(), `
+INSERT INTO accounts (did, status)
+VALUES ($1, $2)
+ON CONFLICT (did) DO UPDATE SET status = excluded.status`, parent.DID, c.to)
 		require.NoError(t, err)
 		b.write(word, tidOf(1), fmt.Sprintf(`,"id":"x","kind":"word","parentRef":%q`, parent.URI()))
 		b.settled()
@@ -338,7 +357,9 @@ func TestRetryDelays(t *testing.T) {
 	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueProcess} })
 	target := key(ontologies, "did:plc:author", 1)
 	b.write(key(typeDefs, "did:plc:waiter", 1), tidOf(1), typeDef(target))
-	becomes(t, b.pool, []string{"waiting 0 1"}, `SELECT state || ' ' || attempts || ' ' || extract(epoch FROM retry_at - since)::int FROM parked`)
+	becomes(t, b.pool, []string{"waiting 0 1"}, `
+SELECT state || ' ' || attempts || ' ' || extract(epoch FROM retry_at - since)::int
+FROM parked`)
 	for i, want := range []string{"waiting 1 4", "waiting 2 16", "asking 3"} {
 		execute(t, b.pool, `UPDATE parked SET retry_at = now() - interval '1 hour'`)
 		require.NoError(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
@@ -353,7 +374,9 @@ func TestRetryDelays(t *testing.T) {
 			}
 			return err
 		}))
-		require.Equal(t, []string{want}, strs(t, b.pool, `SELECT state || ' ' || attempts || coalesce(' ' || extract(epoch FROM retry_at - since)::int, '') FROM parked`))
+		require.Equal(t, []string{want}, strs(t, b.pool, `
+SELECT state || ' ' || attempts || coalesce(' ' || extract(epoch FROM retry_at - since)::int, '')
+FROM parked`))
 	}
 }
 
@@ -373,16 +396,23 @@ func TestParkedAtTheEndOfALook(t *testing.T) {
 	meanwhile := crashpoint.On(ctx, 1, "release: no target is due", func(context.Context) {
 		tx, err := b.pool.Begin(ctx)
 		require.NoError(t, err)
-		_, err = tx.Exec(ctx, `INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey, retry_at) VALUES ('c', 'd', 'r', 'c', 'e', 'r', now() + interval '1 second')`)
+		_, err = tx.Exec(ctx, `
+INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey, retry_at)
+VALUES ('c', 'd', 'r', 'c', 'e', 'r', now() + interval '1 second')`)
 		require.NoError(t, err)
 		require.NoError(t, insertCheck(ctx, tx, due))
 		committed.Go(func() {
-			assert.True(t, eventually.Loop(ctx, 10*time.Millisecond, func() bool { return schematest.Blocks(t, b.pool, tx) }), "the job waits for the transaction")
+			assert.True(t, eventually.Loop(ctx, 10*time.Millisecond, func() bool { return schematest.Blocks(t, b.pool, tx) }),
+				"the job waits for the transaction")
 			assert.NoError(t, tx.Commit(ctx))
 		})
 	})
 	w := &CheckParked{pool: b.pool}
 	require.NoError(t, w.Work(meanwhile, &river.Job[CheckParkedArgs]{JobRow: row, Args: CheckParkedArgs{Due: due}}))
 	committed.Wait()
-	require.Equal(t, []string{"completed 0", "scheduled 1"}, strs(t, b.pool, fmt.Sprintf(`SELECT state || ' ' || (args ->> 'due')::bigint - %d FROM river_job WHERE kind = 'check_parked' AND args ->> 'due' <> '0' ORDER BY id`, due)))
+	require.Equal(t, []string{"completed 0", "scheduled 1"}, strs(t, b.pool, fmt.Sprintf(`
+SELECT state || ' ' || (args ->> 'due')::bigint - %d
+FROM river_job
+WHERE kind = 'check_parked' AND args ->> 'due' <> '0'
+ORDER BY id`, due)))
 }

@@ -28,7 +28,9 @@ func BenchmarkRelease(b *testing.B) {
 				batch++
 				var writes []schema.Write
 				for i := range 20 {
-					writes = append(writes, written(schema.Key{Collection: corpora, DID: fmt.Sprintf("did:plc:live%d", i), Rkey: serialTID(batch)}, tidOf(1), `,"name":"c"`))
+					writes = append(writes, written(schema.Key{
+						Collection: corpora, DID: fmt.Sprintf("did:plc:live%d", i), Rkey: serialTID(batch),
+					}, tidOf(1), `,"name":"c"`))
 				}
 				began := time.Now()
 				require.NoError(b, w.commit(w.projections, schema.Batch{Writes: sorted(writes)}))
@@ -43,11 +45,16 @@ func BenchmarkRelease(b *testing.B) {
 			require.NoError(b, err)
 		}
 		exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
-SELECT $1, 'did:plc:waiter' || i % 1000, '3lbcdefg' || translate(lpad(i::text, 5, '0'), '0189', 'abyz'), '1', 'cid', now(), $2::jsonb FROM generate_series(0, $3::int - 1) AS i`,
+SELECT $1, 'did:plc:waiter' || i % 1000, '3lbcdefg' || translate(lpad(i::text, 5, '0'), '0189', 'abyz'), '1', 'cid', now(), $2::jsonb
+FROM generate_series(0, $3::int - 1) AS i`,
 			typeDefs, string(written(key(typeDefs, "", 1), "1", typeDef(target)).Record), parked)
 		exec(`INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey, state)
-SELECT collection, did, rkey, $2, $3, $4, 'missing' FROM records WHERE collection = $1`, typeDefs, target.Collection, target.DID, target.Rkey)
-		exec(`INSERT INTO verdicts (collection, did, rkey, cid, schema_hash, verdict, state) SELECT collection, did, rkey, cid, 'hash', 'valid', 'missing' FROM records WHERE collection = $1`, typeDefs)
+SELECT collection, did, rkey, $2, $3, $4, 'missing' FROM records
+WHERE collection = $1`, typeDefs, target.Collection, target.DID, target.Rkey)
+		exec(`
+INSERT INTO verdicts (collection, did, rkey, cid, schema_hash, verdict, state) SELECT collection, did, rkey, cid, 'hash', 'valid', 'missing'
+FROM records
+WHERE collection = $1`, typeDefs)
 		exec(`ANALYZE`)
 		began := time.Now()
 		w.write(target, tidOf(1), `,"name":"o"`)

@@ -67,7 +67,9 @@ func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[ResolveLexicon
 		return workers.NonRetryable(fmt.Errorf("the schema of %s by %s: %w", nsid, did, err))
 	}
 	document.Authority = did
-	return storeSchemas(ctx, w.pool, river.ClientFromContext[pgx.Tx](ctx), &verdict.Change{Source: verdict.SourceResolved, Documents: []verdict.Document{document}})
+	return storeSchemas(ctx, w.pool, river.ClientFromContext[pgx.Tx](ctx), &verdict.Change{
+		Source: verdict.SourceResolved, Documents: []verdict.Document{document},
+	})
 }
 
 // authority returns the account that publishes the schemas of a name's group.

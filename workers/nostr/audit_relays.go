@@ -54,7 +54,8 @@ func (w *AuditRelays) Work(ctx context.Context, _ *river.Job[AuditRelaysArgs]) e
 		if unread != nil {
 			found.Problem = unread.Error()
 		}
-		workers.JobLog(ctx, w.Log).Info("relay_compared", "stream", stream, "day", day.Format(time.DateOnly), "method", found.Method, "events", found.Events, "missing", found.Missing, "stored", found.Stored, "problem", found.Problem)
+		workers.JobLog(ctx, w.Log).Info("relay_compared", "stream", stream, "day", day.Format(time.DateOnly), "method", found.Method, "events",
+			found.Events, "missing", found.Missing, "stored", found.Stored, "problem", found.Problem)
 		if err := directory.StoreAudit(ctx, w.Pool, found, !errors.Is(unread, source.ErrIncomplete)); err != nil {
 			return err
 		}

@@ -97,7 +97,8 @@ func (r *relays) stored(ctx context.Context, from, to time.Time) (stored []sourc
 			return nil, err
 		}
 	}
-	records, err := directory.EventsBetween(ctx, r.Pool, collections, nostr.RevisionDate(from.Unix()), nostr.RevisionDate(to.Unix()), mostStored)
+	records, err := directory.EventsBetween(ctx, r.Pool, collections, nostr.RevisionDate(from.Unix()), nostr.RevisionDate(to.Unix()),
+		mostStored)
 	for _, record := range records {
 		author, ok := nostr.ParseDID(record.DID)
 		at, id, dated := nostr.ParseRevision(record.Rev)

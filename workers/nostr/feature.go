@@ -53,7 +53,10 @@ func Feature() feature.Feature {
 		if err != nil {
 			return feature.Parts{}, err
 		}
-		return feature.Parts{Sources: []feature.Source{r.source()}, Network: r, Hooks: []schema.Hook{directory.Hook()}, Health: []health.Feature{directory.Health()}, Pages: []feature.Page{page.Part()}, Workers: r.work}, nil
+		return feature.Parts{
+			Sources: []feature.Source{r.source()}, Network: r, Hooks: []schema.Hook{directory.Hook()}, Health: []health.Feature{directory.Health()},
+			Pages: []feature.Page{page.Part()}, Workers: r.work,
+		}, nil
 	}}
 }
 
@@ -94,7 +97,9 @@ func (v *Variables) relays(core feature.Core) (*relays, error) {
 	if v.AuthorRelays > 0 {
 		guarded = &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), v.AuthorLoopback)} // it is an *http.Transport
 	}
-	r.Reader = source.NewReader(source.ReaderConfig{Relays: v.Relays, Key: r.key, AuthorRelays: guarded, UserAgent: core.UserAgent, Logger: core.Log})
+	r.Reader = source.NewReader(source.ReaderConfig{
+		Relays: v.Relays, Key: r.key, AuthorRelays: guarded, UserAgent: core.UserAgent, Logger: core.Log,
+	})
 	return r, nil
 }
 

@@ -18,7 +18,8 @@ func TestRelaysOfOneHostAreStreams(t *testing.T) {
 	v := Variables{Relays: []string{"wss://relay.example", "wss://relay.example/one", "wss://relay.example/two/", "ws://other.example:8080/"}}
 	all, err := v.relays(core)
 	require.NoError(t, err)
-	require.Equal(t, []string{"nostr:relay.example", "nostr:relay.example/one", "nostr:relay.example/two", "nostr:other.example:8080"}, all.Streams())
+	require.Equal(t, []string{"nostr:relay.example", "nostr:relay.example/one", "nostr:relay.example/two", "nostr:other.example:8080"},
+		all.Streams())
 	for _, name := range append(all.Streams(), "nostr.1", "did:nostr:00") {
 		require.True(t, all.Has(name), "the archive of another network would close gaps of %s", name)
 	}

@@ -17,7 +17,9 @@ import (
 var errOlderList = errors.New("the relays have only an older follow list than the one that was read before: its accounts stay followed")
 
 // Listing reads the members of a watch, which are in one event. Relays do not hide accounts from a list.
-func (r *relays) Listing(ctx context.Context, t workers.Target, kind string) (members []schema.Member, store func(context.Context, pgx.Tx) error, err error) {
+func (r *relays) Listing(
+	ctx context.Context, t workers.Target, kind string,
+) (members []schema.Member, store func(context.Context, pgx.Tx) error, err error) {
 	key, ok := nostr.ParseDID(t.DID)
 	switch {
 	case !ok:
@@ -25,7 +27,8 @@ func (r *relays) Listing(ctx context.Context, t workers.Target, kind string) (me
 	case kind == schema.WatchAccount:
 		return []schema.Member{{DID: t.DID}}, nil, nil
 	case kind != schema.WatchFollows:
-		return nil, nil, workers.NonRetryable(fmt.Errorf("a watch of the kind %s cannot have an account of Nostr: expected follows or account", kind))
+		return nil, nil, workers.NonRetryable(
+			fmt.Errorf("a watch of the kind %s cannot have an account of Nostr: expected follows or account", kind))
 	}
 	list, err := r.followList(ctx, t.DID, key)
 	if err != nil {
@@ -80,7 +83,8 @@ func (r *relays) followList(ctx context.Context, did string, key [32]byte) (*nos
 		}
 	}
 	if list == nil {
-		return nil, workers.NonRetryable(errors.Join(append(unread, fmt.Errorf("no relay has the follow list (kind 3) of %s", nostr.Npub(key)))...))
+		return nil, workers.NonRetryable(
+			errors.Join(append(unread, fmt.Errorf("no relay has the follow list (kind 3) of %s", nostr.Npub(key)))...))
 	}
 	if len(unread) > 0 {
 		workers.JobLog(ctx, r.Log).Info("relays_unread", "did", did, "error", errors.Join(unread...))

@@ -128,7 +128,8 @@ func (w *ReadAuthors) page(ctx context.Context) (int, error) {
 		}
 		// Relays that are read from now on do not return what these accounts wrote to them
 		// before.
-		_, err = workers.EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), moved, now.Add(-w.window), jobs.PriorityColdStart, time.Time{})
+		_, err = workers.EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), moved, now.Add(-w.window), jobs.PriorityColdStart,
+			time.Time{})
 		return err
 	})
 	return len(dids), err

@@ -62,7 +62,10 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 	claim(2, 100, "bob@example.com") // author 1's name
 	claim(3, 100, "no name")
 	w := &ReadAuthors{patience: time.Hour, relays: reads(t, r.pool, n.URLs(), "nostr.1")}
-	w.names = wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}}) // only in a test
+	// only in a test
+	w.names = wellknown.New(wellknown.Config{
+		Guard: web.Guard, Port: web.Port, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}},
+	})
 	work := func() {
 		t.Helper()
 		require.NoError(t, w.Work(t.Context(), &river.Job[ReadAuthorsArgs]{JobRow: &rivertype.JobRow{}}))
@@ -71,7 +74,10 @@ func TestNamesAreShownOnceTheirDomainsConfirmThem(t *testing.T) {
 		t.Helper()
 		for author := range 4 {
 			var handle string
-			require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT display_name || ' ' || coalesce(handle, '-') FROM accounts WHERE did = $1`, "did:nostr:"+n.Key(author)).Scan(&handle))
+			require.NoError(t, r.pool.QueryRow(t.Context(), `
+SELECT display_name || ' ' || coalesce(handle, '-')
+FROM accounts
+WHERE did = $1`, "did:nostr:"+n.Key(author)).Scan(&handle))
 			all = append(all, handle)
 		}
 		return all
@@ -127,10 +133,12 @@ func TestListsAreReadWhereTheirAuthorsWrite(t *testing.T) {
 // pictures have a valid address.
 func TestProfilesOfStrangersArePlain(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]string{"  A\n\tB\u202e\x00\x1b[31m ": "A B[31m", strings.Repeat("é", 300): strings.Repeat("é", 100), "\u200b": "", "a\xff": "a"} {
+	for name, want := range map[string]string{"  A\n\tB\u202e\x00\x1b[31m ": "A B[31m", strings.Repeat("é", 300): strings.Repeat("é", 100),
+		"\u200b": "", "a\xff": "a"} {
 		require.Equal(t, want, shownName(name))
 	}
-	for address, want := range map[string]string{"https://x.example/a.png?b": "https://x.example/a.png?b", "http://x.example/a": "", "javascript:alert(1)": "", "data:image/png;base64,AA": "", "https://a:b@x.example/": "",
+	for address, want := range map[string]string{"https://x.example/a.png?b": "https://x.example/a.png?b", "http://x.example/a": "",
+		"javascript:alert(1)": "", "data:image/png;base64,AA": "", "https://a:b@x.example/": "",
 		"https:///a": "", "https://x.example/" + strings.Repeat("a", 3000): "", "": ""} {
 		require.Equal(t, want, picture(address), address)
 	}

@@ -43,7 +43,9 @@ func TestRelayIsReadForAllAccountsThatNameIt(t *testing.T) {
 	}
 	member(keys[1])
 
-	w := &ReadRelays{patience: time.Hour, relays: reads(t, r.pool, []string{"wss://relay.example"}, "nostr.1=0"), window: 24 * time.Hour, most: 100}
+	w := &ReadRelays{
+		patience: time.Hour, relays: reads(t, r.pool, []string{"wss://relay.example"}, "nostr.1=0"), window: 24 * time.Hour, most: 100,
+	}
 	work := func() {
 		t.Helper()
 		r.execute(`UPDATE nostr_relays SET next_at = now()`)
@@ -52,7 +54,10 @@ func TestRelayIsReadForAllAccountsThatNameIt(t *testing.T) {
 	work()
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM records WHERE did = $1`, "did:nostr:"+keys[1]))
 	require.Less(t, r.count(`SELECT count(*) FROM records WHERE did = $1`, "did:nostr:"+keys[0]), 150)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM nostr_relays WHERE read_to > now() - interval '1 minute' AND problem LIKE '%more than 100 events%' AND failures = 1 AND next_at > now()`))
+	require.Equal(t, 1, r.count(`
+SELECT count(*)
+FROM nostr_relays
+WHERE read_to > now() - interval '1 minute' AND problem LIKE '%more than 100 events%' AND failures = 1 AND next_at > now()`))
 	asked := map[string]bool{}
 	for _, request := range n.Requests(0) {
 		for _, author := range request.Authors {

@@ -192,7 +192,8 @@ func (r *relays) Backfill(ctx context.Context, did string, since time.Time) (wor
 			dated = append(dated, kind)
 		}
 	}
-	return r.fromAll(ctx, did, since, sum, retry, source.Query{Kinds: deletes, Most: mostBackfilled}, source.Query{Kinds: latest, Most: mostBackfilled},
+	return r.fromAll(ctx, did, since, sum, retry, source.Query{Kinds: deletes, Most: mostBackfilled},
+		source.Query{Kinds: latest, Most: mostBackfilled},
 		source.Query{Kinds: dated, Every: r.every, Since: since, Most: mostBackfilled})
 }
 
@@ -211,7 +212,9 @@ func (r *relays) AccountPast(ctx context.Context, did string, of workers.Past) (
 const mostWithoutProgress = 100_000
 
 // StreamPast also stores the requests to delete of that time: the relay may not have applied them.
-func (r *relays) StreamPast(ctx context.Context, stream string, of workers.Past) (found workers.Backfilled, read int, next time.Time, unread, err error) {
+func (r *relays) StreamPast(
+	ctx context.Context, stream string, of workers.Past,
+) (found workers.Backfilled, read int, next time.Time, unread, err error) {
 	sum, retry, q, err := r.past(ctx, of)
 	if err != nil {
 		return found, 0, next, nil, err
@@ -266,7 +269,9 @@ func (r *relays) past(ctx context.Context, of workers.Past) (*backfill, *consume
 
 // fromAll sends queries for an author's events to all relays at once. since is the time since which
 // dated events are requested.
-func (r *relays) fromAll(ctx context.Context, did string, since time.Time, sum *backfill, retry *consumer.Retry, queries ...source.Query) (workers.Backfilled, error) {
+func (r *relays) fromAll(
+	ctx context.Context, did string, since time.Time, sum *backfill, retry *consumer.Retry, queries ...source.Query,
+) (workers.Backfilled, error) {
 	author, _ := nostr.ParseDID(did) // as the network says
 	for i := range queries {
 		queries[i].Authors = [][32]byte{author}
@@ -281,7 +286,8 @@ func (r *relays) fromAll(ctx context.Context, did string, since time.Time, sum *
 			sum.mu.Lock()
 			defer sum.mu.Unlock()
 			for _, e := range page {
-				if at := time.Unix(min(e.CreatedAt, time.Now().Unix()), 0); isDated(e.Kind) && !at.Before(since) && (oldest.IsZero() || at.Before(oldest)) {
+				if at := time.Unix(min(e.CreatedAt, time.Now().Unix()), 0); isDated(e.Kind) && !at.Before(since) &&
+					(oldest.IsZero() || at.Before(oldest)) {
 					oldest = at
 				}
 			}

@@ -25,7 +25,9 @@ import (
 
 // backfilledFrom returns a network of relays, the first of which are configured, and a function
 // that backfills the first author from all of them.
-func backfilledFrom(t *testing.T, configured int, all ...simnet.NostrRelay) (n *simnet.Nostr, pool *pgxpool.Pool, backfill func(since time.Time) workers.Backfilled) {
+func backfilledFrom(
+	t *testing.T, configured int, all ...simnet.NostrRelay,
+) (n *simnet.Nostr, pool *pgxpool.Pool, backfill func(since time.Time) workers.Backfilled) {
 	t.Helper()
 	n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 1, Now: time.Now(), Relays: all})
 	require.NoError(t, err)
@@ -48,7 +50,9 @@ func reads(t *testing.T, pool *pgxpool.Pool, urls []string, collections ...strin
 	r, err := v.relays(feature.Core{Registry: stored, Services: feature.Services{Pool: pool, Log: log, Metrics: prometheus.NewRegistry(),
 		Requested: func(context.Context, bool) (*consumer.Retry, error) {
 			nothing := func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }
-			return &consumer.Retry{Wires: map[string]consumer.Wire{}, Storage: consumer.Storage{Pool: pool, Enqueue: nothing, Wanted: stored.Stores, Logger: log}}, nil
+			return &consumer.Retry{
+				Wires: map[string]consumer.Wire{}, Storage: consumer.Storage{Pool: pool, Enqueue: nothing, Wanted: stored.Stores, Logger: log},
+			}, nil
 		}}})
 	require.NoError(t, err)
 	return r
@@ -95,7 +99,9 @@ func TestDeletedRepostStaysDeletedWhenRepostsAreStored(t *testing.T) {
 // begins at the date at which the one before ended, also if a relay sends the oldest events first.
 func TestPastOfARelayIsReadInParts(t *testing.T) {
 	t.Parallel()
-	for name, relay := range map[string]simnet.NostrRelay{"newest first": {Page: 20}, "no limit stated": {Page: 20, Silent: true}, "oldest first": {Page: 20, Oldest: true}} {
+	for name, relay := range map[string]simnet.NostrRelay{
+		"newest first": {Page: 20}, "no limit stated": {Page: 20, Silent: true}, "oldest first": {Page: 20, Oldest: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, err := simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: 3, Now: time.Now(), Relays: []simnet.NostrRelay{relay}})
@@ -178,7 +184,8 @@ func TestNothingIsBackfilledAsExpiredByAClockThatIsAhead(t *testing.T) {
 	t.Parallel()
 	n, pool, backfill := backfilledFrom(t, 1, simnet.NostrRelay{Page: 100})
 	_, err := pool.Exec(t.Context(), `CREATE SCHEMA behind;
-CREATE FUNCTION behind.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT pg_catalog.clock_timestamp() - interval '1 day'$$;
+CREATE FUNCTION behind.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
+    SELECT pg_catalog.clock_timestamp() - interval '1 day'$$;
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, pg_catalog', current_database()); END $$`)
 	require.NoError(t, err)
 	pool.Reset()
@@ -186,7 +193,8 @@ DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, behind, 
 	n.WriteAs(0, nil, expires-10, 30023, [][]string{{"d", "here"}, {"expiration", strconv.FormatInt(expires, 10)}}, "article")
 	backfill(time.Now().Add(-48 * time.Hour))
 	var records, tombstones int
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM tombstones)`).Scan(&records, &tombstones))
+	require.NoError(t, pool.QueryRow(t.Context(), `
+SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM tombstones)`).Scan(&records, &tombstones))
 	require.Equal(t, [2]int{1, 0}, [2]int{records, tombstones})
 }
 

@@ -70,7 +70,8 @@ func inUTC(t *time.Time) *time.Time {
 func PlanSegment(ctx context.Context, db schema.DB, of OpenStream, rawBytes int64, age time.Duration) (SegmentPlan, error) {
 	const sql = `
 WITH open AS (
-    SELECT number, wire, arrived_at, created_from, created_to, raw_bytes, sum(raw_bytes) OVER (PARTITION BY wire ORDER BY number) - raw_bytes AS before
+    SELECT number, wire, arrived_at, created_from, created_to, raw_bytes,
+        sum(raw_bytes) OVER (PARTITION BY wire ORDER BY number) - raw_bytes AS before
     FROM archive_open
     WHERE stream = $1 AND segment IS NULL
 ), chosen AS (
@@ -81,10 +82,13 @@ SELECT coalesce((SELECT array_agg(number ORDER BY number) FROM chosen), '{}') AS
        (SELECT max(arrived_at) FROM chosen) AS last_at,
        (SELECT min(created_from) FROM chosen) AS created_from,
        (SELECT max(created_to) FROM chosen) AS created_to,
-       (SELECT jsonb_build_object('wire', wire, 'host', host, 'cursor_kind', cursor_kind, 'cursor', cursor, 'anchor', anchor, 'anchors', anchors,
-            'anchor_seqs', anchor_seqs, 'filter_hash', filter_hash, 'last_event_at', last_event_at, 'written_at', written_at, 'caught_up_at', caught_up_at)
+       (SELECT jsonb_build_object('wire', wire, 'host', host, 'cursor_kind', cursor_kind, 'cursor', cursor, 'anchor', anchor, 'anchors',
+           anchors,
+            'anchor_seqs', anchor_seqs, 'filter_hash', filter_hash, 'last_event_at', last_event_at, 'written_at', written_at,
+            'caught_up_at', caught_up_at)
         FROM streams WHERE name = $1 AND cursor_kind <> '' AND (SELECT count(*) FROM chosen) = (SELECT count(*) FROM open)) AS position,
-       coalesce((SELECT sum(raw_bytes) >= $3 OR min(arrived_at) <= clock_timestamp() - $4::interval FROM open WHERE wire = $2), false) AS due`
+       coalesce((SELECT sum(raw_bytes) >= $3 OR min(arrived_at) <= clock_timestamp() - $4::interval FROM open WHERE wire = $2),
+           false) AS due`
 	return schema.One(ctx, db, "plan a segment of "+of.Stream, pgx.RowToStructByName[SegmentPlan], sql, of.Stream, of.Wire, rawBytes, age)
 }
 
@@ -143,16 +147,20 @@ func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int
 // name.
 func insertSegment(ctx context.Context, db schema.DB, m archive.Manifest, synced *time.Time, store string) (inserted bool, err error) {
 	const sql = `
-INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position, sealed_at, synced_at, store,
+INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position,
+    sealed_at, synced_at, store,
     created_from, created_to, rewritten, origin, forgotten_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 ON CONFLICT DO NOTHING`
-	n, err := schema.Change(ctx, db, fmt.Sprintf("store the manifest of segment %d", m.Number), sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
+	n, err := schema.Change(ctx, db, fmt.Sprintf("store the manifest of segment %d", m.Number), sql, m.Number, m.Stream, m.Wire, m.Name,
+		m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
 		m.FirstAt, m.LastAt, m.Position, m.SealedAt, synced, store, m.CreatedFrom, m.CreatedTo, m.Rewritten, m.Origin, m.ForgottenAt)
 	return n == 1, err
 }
 
-const segmentColumns = `number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position, created_from, created_to, rewritten, origin, CASE WHEN rewritten > 0 AND isfinite(forgotten_at) THEN forgotten_at END`
+const segmentColumns = `
+    number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position,
+    created_from, created_to, rewritten, origin, CASE WHEN rewritten > 0 AND isfinite(forgotten_at) THEN forgotten_at END`
 
 func scanManifest(row pgx.CollectableRow) (m archive.Manifest, err error) {
 	err = row.Scan(&m.Number, &m.Stream, &m.Wire, &m.Name, &m.Format, &m.Records, &m.RawBytes, &m.StoredBytes, &m.SHA256, &m.Content,
@@ -260,7 +268,8 @@ type ForgetBacklog struct {
 // interval.
 func ReadForgetBacklog(ctx context.Context, db schema.DB, every time.Duration) (ForgetBacklog, error) {
 	const sql = `
-SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(greatest(coalesce(forgotten_at, sealed_at) + $1::interval, synced_at))), 0), 0)::float8
+SELECT (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(greatest(coalesce(forgotten_at, sealed_at) + $1::interval,
+    synced_at))), 0), 0)::float8
         FROM segments WHERE synced_at IS NOT NULL),
        (SELECT count(*) FROM segments WHERE forget_failing_since IS NOT NULL),
        (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 FROM forgotten WHERE listed_at IS NULL),
@@ -315,8 +324,10 @@ func RestoreSegment(ctx context.Context, db schema.DB, m archive.Manifest, store
 // resume verifies the positions.
 func RestorePositions(ctx context.Context, db schema.DB, positions map[string]json.RawMessage) error {
 	const sql = `
-INSERT INTO streams (name, wire, host, cursor_kind, cursor, anchor, anchors, anchor_seqs, filter_hash, last_event_at, written_at, caught_up_at)
-SELECT s.name, p.wire, p.host, p.cursor_kind, p.cursor, p.anchor, p.anchors, p.anchor_seqs, p.filter_hash, p.last_event_at, p.written_at, p.caught_up_at
+INSERT INTO streams (name, wire, host, cursor_kind, cursor, anchor, anchors, anchor_seqs, filter_hash, last_event_at, written_at,
+    caught_up_at)
+SELECT s.name, p.wire, p.host, p.cursor_kind, p.cursor, p.anchor, p.anchors, p.anchor_seqs, p.filter_hash, p.last_event_at, p.written_at,
+    p.caught_up_at
 FROM unnest($1::text[], $2::jsonb[]) AS s (name, position), jsonb_populate_record(NULL::streams, s.position) AS p
 ON CONFLICT (name) DO NOTHING`
 	names := slices.Sorted(maps.Keys(positions))

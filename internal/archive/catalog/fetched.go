@@ -149,7 +149,10 @@ func archiveFetched(ctx context.Context, tx pgx.Tx, wire string, f schema.Fetche
 // returns true for their collection. Events fetched before reach are not recorded as known. In
 // each transaction it calls also with the records that have changed. Restoring twice changes
 // nothing the second time.
-func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections schema.Projections, stores func(collection string) bool, reach time.Time, records [][]byte, also func(context.Context, pgx.Tx, []schema.Key) error) error {
+func RestoreFetched(
+	ctx context.Context, pool *pgxpool.Pool, projections schema.Projections, stores func(collection string) bool, reach time.Time,
+	records [][]byte, also func(context.Context, pgx.Tx, []schema.Key) error,
+) error {
 	events := make([]fetchedEvent, 0, len(records))
 	for _, record := range records {
 		e, err := parseFetched(record)
@@ -201,7 +204,8 @@ func parseFetched(record []byte) (fetchedEvent, error) {
 	if err := json.Unmarshal(record, &e); err != nil {
 		return e, errors.Join(archive.ErrCorrupt, err)
 	}
-	if (e.Commit == nil) == (e.Account == nil) || e.Commit != nil && e.Commit.Operation != fetchedWrite && e.Commit.Operation != fetchedDeletion {
+	if (e.Commit == nil) == (e.Account == nil) || e.Commit != nil && e.Commit.Operation != fetchedWrite &&
+		e.Commit.Operation != fetchedDeletion {
 		return e, fmt.Errorf("%w: an event of the kind %q cannot have been fetched", archive.ErrCorrupt, e.Kind)
 	}
 	return e, nil
@@ -216,7 +220,9 @@ func (e *fetchedEvent) sort() string {
 }
 
 // restoreRun restores events of one sort, and records those fetched since reach as known.
-func restoreRun(ctx context.Context, tx pgx.Tx, projections schema.Projections, events []fetchedEvent, reach time.Time) (changed []schema.Key, err error) {
+func restoreRun(
+	ctx context.Context, tx pgx.Tx, projections schema.Projections, events []fetchedEvent, reach time.Time,
+) (changed []schema.Key, err error) {
 	var writes []schema.Write
 	var deletions []schema.Deletion
 	b := schema.Batch{Hooks: []schema.Hook{Hook("")}}

@@ -43,10 +43,11 @@ func fetches(t *testing.T, pool *pgxpool.Pool, f schema.Fetched) {
 // restores restores records and returns the keys that changed.
 func restores(t *testing.T, pool *pgxpool.Pool, records [][]byte) (changed []schema.Key) {
 	t.Helper()
-	require.NoError(t, catalog.RestoreFetched(t.Context(), pool, nil, stores, time.Time{}, records, func(_ context.Context, _ pgx.Tx, keys []schema.Key) error {
-		changed = append(changed, keys...)
-		return nil
-	}))
+	require.NoError(t, catalog.RestoreFetched(t.Context(), pool, nil, stores, time.Time{}, records,
+		func(_ context.Context, _ pgx.Tx, keys []schema.Key) error {
+			changed = append(changed, keys...)
+			return nil
+		}))
 	return changed
 }
 
@@ -121,7 +122,8 @@ func TestFetchedIsRestored(t *testing.T) {
 	require.Empty(t, archivedBy(t, second, catalog.StreamFetched), "records known as archived must not be archived again")
 
 	third := schematest.New(t)
-	require.NoError(t, catalog.RestoreFetched(t.Context(), third, nil, stores, time.Now().Add(time.Hour), records, func(context.Context, pgx.Tx, []schema.Key) error { return nil }))
+	require.NoError(t, catalog.RestoreFetched(t.Context(), third, nil, stores, time.Now().Add(time.Hour), records,
+		func(context.Context, pgx.Tx, []schema.Key) error { return nil }))
 	require.Equal(t, want, held(t, third))
 	known, err := schema.One(t.Context(), third, "count", pgx.RowTo[int], `SELECT count(*) FROM archived_ids`)
 	require.NoError(t, err)
@@ -149,7 +151,8 @@ func TestSnapshotsAreRestored(t *testing.T) {
 	members(t, pool, `INSERT INTO watches (target) VALUES ('hub.example')`)
 	members(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:' || n FROM watches, generate_series(1, 2500) AS n`)
 	members(t, pool, `INSERT INTO accounts (did, handle, handle_at, display_name, status, status_at)
-VALUES ('did:plc:1', 'one.example', '2026-01-01Z', 'One', 'hidden', '2026-01-01Z'), ('did:plc:none', 'none.example', '2026-01-01Z', NULL, 'active', NULL)`)
+VALUES ('did:plc:1', 'one.example', '2026-01-01Z', 'One', 'hidden', '2026-01-01Z'),
+    ('did:plc:none', 'none.example', '2026-01-01Z', NULL, 'active', NULL)`)
 	require.Equal(t, 4, snap(), "empty tables are archived too: they may have had rows")
 	require.Zero(t, snap())
 	members(t, pool, `DELETE FROM watch_members WHERE did = 'did:plc:2'`)
@@ -177,12 +180,15 @@ VALUES ('did:plc:1', 'one.example', '2026-01-01Z', 'One', 'hidden', '2026-01-01Z
 	require.False(t, s.FollowsEveryone())
 	require.True(t, s.EverFollowed("did:plc:2"))
 	require.False(t, s.EverFollowed("did:plc:none"))
-	members(t, second, `INSERT INTO accounts (did, handle, handle_at, status, status_at) VALUES ('did:plc:1', 'newer.example', '2026-02-01Z', 'deactivated', '2025-01-01Z')`)
+	members(t, second, `
+INSERT INTO accounts (did, handle, handle_at, status, status_at)
+VALUES ('did:plc:1', 'newer.example', '2026-02-01Z', 'deactivated', '2025-01-01Z')`)
 	for range 2 {
 		require.NoError(t, s.Restore(t.Context(), second))
 		var text string
 		require.NoError(t, second.QueryRow(t.Context(), `
-SELECT concat_ws(' ', (SELECT concat_ws(' ', target, kind) FROM watches), (SELECT count(*) FROM watch_members), (SELECT string_agg(did, ' ') FROM purge_queue),
+SELECT concat_ws(' ', (SELECT concat_ws(' ', target, kind) FROM watches), (SELECT count(*) FROM watch_members),
+    (SELECT string_agg(did, ' ') FROM purge_queue),
     (SELECT concat_ws(' ', handle, display_name, status) FROM accounts))`).Scan(&text))
 		require.Equal(t, "hub.example follows 2499 did:plc:2 newer.example Uno hidden", text)
 	}
@@ -208,8 +214,10 @@ func FuzzSnapshots(f *testing.F) {
 
 // FuzzFetched checks that every accepted event is identified, whatever it contains.
 func FuzzFetched(f *testing.F) {
-	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"commit","commit":{"rev":"3222222222222","operation":"create","collection":"a.b.c","rkey":"r","record":{}}}`))
-	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"account","account":{"active":false,"did":"did:plc:a","status":"deleted","time":"2026-01-01T00:00:00Z"}}`))
+	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"commit","commit":{"rev":"3222222222222","operation":"create",` +
+		`"collection":"a.b.c","rkey":"r","record":{}}}`))
+	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"account","account":{"active":false,"did":"did:plc:a","status":"deleted",` +
+		`"time":"2026-01-01T00:00:00Z"}}`))
 	f.Add([]byte(`{"commit":{"operation":"update"}}`))
 	f.Fuzz(func(t *testing.T, record []byte) {
 		id, _, err := catalog.ParseFetched(record)

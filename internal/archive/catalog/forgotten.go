@@ -155,7 +155,10 @@ func Forgotten(ctx context.Context, db schema.DB, did string) (string, error) {
 // MarkCompared records that, at a time, a version of a segment contained no data that must
 // be forgotten.
 func MarkCompared(ctx context.Context, db schema.DB, m archive.Manifest, at time.Time) error {
-	const sql = `UPDATE segments SET forgotten_at = $2, forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL WHERE number = $1 AND rewritten = $3`
+	const sql = `
+UPDATE segments
+SET forgotten_at = $2, forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL
+WHERE number = $1 AND rewritten = $3`
 	return schema.Exec(ctx, db, fmt.Sprintf("mark segment %d as compared", m.Number), sql, m.Number, at, m.Rewritten)
 }
 
@@ -166,7 +169,8 @@ UPDATE segments
 SET name = $2, records = $3, raw_bytes = $4, stored_bytes = $5, sha256 = $6, content = $7, rewritten = $8, origin = $9, forgotten_at = $10,
     forget_again = false, forget_failing_since = NULL, forget_failed_at = NULL
 WHERE number = $1 AND rewritten < $8 AND CASE origin WHEN '' THEN content ELSE origin END = $9`
-	_, err := db.Exec(ctx, sql, m.Number, m.Name, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content, m.Rewritten, m.Origin, m.ForgottenAt)
+	_, err := db.Exec(ctx, sql, m.Number, m.Name, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content, m.Rewritten, m.Origin,
+		m.ForgottenAt)
 	if err != nil {
 		return fmt.Errorf("replace segment %d: %w", m.Number, err)
 	}
@@ -193,18 +197,21 @@ func DropDeletedRecords(ctx context.Context, db schema.DB, every time.Duration, 
 	const sql = `
 WITH waited AS (
     SELECT least(
-        (SELECT min(coalesce(forgotten_at, first_at)) FROM segments WHERE forget_failing_since IS NULL OR forget_failing_since > now() - 2 * $1::interval),
+        (SELECT min(coalesce(forgotten_at, first_at)) FROM segments
+            WHERE forget_failing_since IS NULL OR forget_failing_since > now() - 2 * $1::interval),
         (SELECT min(arrived_at) FROM archive_open), now()) - interval '1 hour' AS until
 ), dropped AS (
     DELETE FROM deleted_records
     WHERE (author, did, collection, rkey) IN (
         SELECT author, did, collection, rkey FROM deleted_records AS d
-        WHERE at < (SELECT until FROM waited) AND NOT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = d.collection AND t.did = d.did AND t.rkey = d.rkey)
+        WHERE at < (SELECT until FROM waited)
+            AND NOT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = d.collection AND t.did = d.did AND t.rkey = d.rkey)
         ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)
     RETURNING at
 ), missed AS (
     UPDATE segments SET missed_until = greatest(missed_until, (SELECT max(at) FROM dropped))
-    WHERE forget_failing_since <= now() - 2 * $1::interval AND coalesce(forgotten_at, first_at) - interval '1 hour' <= (SELECT max(at) FROM dropped)
+    WHERE forget_failing_since <= now() - 2 * $1::interval
+        AND coalesce(forgotten_at, first_at) - interval '1 hour' <= (SELECT max(at) FROM dropped)
 )
 SELECT count(*) FROM dropped`
 	return schema.One(ctx, db, "drop remembered deletions", pgx.RowTo[int], sql, every, limit)
@@ -229,22 +236,26 @@ ON CONFLICT (name) DO UPDATE SET error = excluded.error WHERE unreadable_lists.e
 // ForgetAgain makes all segments due to be compared with the data to forget, and returns
 // their number.
 func ForgetAgain(ctx context.Context, db schema.DB) (int64, error) {
-	n, err := schema.Change(ctx, db, "make all segments due", `UPDATE segments SET forget_again = true, forget_failed_at = NULL WHERE synced_at IS NOT NULL`)
+	n, err := schema.Change(ctx, db, "make all segments due", `
+UPDATE segments
+SET forget_again = true, forget_failed_at = NULL
+WHERE synced_at IS NOT NULL`)
 	return int64(n), err
 }
 
 // ForgetProgress says how far the archive has forgotten what it must.
 type ForgetProgress struct {
-	Accounts int64   `json:"accounts"`        // deleted accounts that some segments may contain
-	Unlisted int64   `json:"unlisted"`        // deleted accounts that are on no list in the store
-	Records  int64   `json:"deleted_records"` // deletions whose records some segments may contain
-	Segments int64   `json:"segments"`        // in the store
-	Written  int64   `json:"rewritten"`       // of these, those that were written again
-	Compared int64   `json:"compared"`        // of Segments, those that were compared at least once
-	Failing  int64   `json:"failing"`         // of Segments, those whose last comparison failed
-	Missed   int64   `json:"missed"`          // of Segments, those that were not compared with some deletions of records, because they failed for too long
-	Lists    int64   `json:"unreadable_lists"`
-	Age      float64 `json:"oldest_seconds"` // since the longest-waiting segment was compared or sealed; 0: there is none
+	Accounts int64 `json:"accounts"`        // deleted accounts that some segments may contain
+	Unlisted int64 `json:"unlisted"`        // deleted accounts that are on no list in the store
+	Records  int64 `json:"deleted_records"` // deletions whose records some segments may contain
+	Segments int64 `json:"segments"`        // in the store
+	Written  int64 `json:"rewritten"`       // of these, those that were written again
+	Compared int64 `json:"compared"`        // of Segments, those that were compared at least once
+	Failing  int64 `json:"failing"`         // of Segments, those whose last comparison failed
+	// of Segments, those that were not compared with some deletions of records, because they failed for too long
+	Missed int64   `json:"missed"`
+	Lists  int64   `json:"unreadable_lists"`
+	Age    float64 `json:"oldest_seconds"` // since the longest-waiting segment was compared or sealed; 0: there is none
 }
 
 // ReadForgetProgress reads what the archive has forgotten.
@@ -255,7 +266,8 @@ WITH compared AS ( -- whatever was deleted before is in no file any more
 )
 SELECT (SELECT count(*) FROM forgotten, compared WHERE at >= since), (SELECT count(*) FROM forgotten WHERE listed_at IS NULL),
        (SELECT count(*) FROM deleted_records, compared WHERE at >= since),
-       count(*), count(*) FILTER (WHERE rewritten > 0), count(forgotten_at), count(forget_failing_since), count(missed_until), (SELECT count(*) FROM unreadable_lists),
+       count(*), count(*) FILTER (WHERE rewritten > 0), count(forgotten_at), count(forget_failing_since), count(missed_until),
+           (SELECT count(*) FROM unreadable_lists),
        coalesce(extract(epoch FROM clock_timestamp() - min(coalesce(forgotten_at, sealed_at))), 0)::float8
 FROM segments WHERE synced_at IS NOT NULL`
 	return schema.One(ctx, db, "read what the archive has forgotten", pgx.RowToStructByPos[ForgetProgress], sql)

@@ -23,7 +23,9 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 	status := func(status string, at, sent time.Time) {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := (&schema.Batch{Statuses: []schema.Status{{DID: did, Status: status, At: at, Sent: sent}}, Hooks: []schema.Hook{catalog.Hook("")}}).Apply(t.Context(), tx, schema.Lease{}, true)
+			_, err := (&schema.Batch{
+				Statuses: []schema.Status{{DID: did, Status: status, At: at, Sent: sent}}, Hooks: []schema.Hook{catalog.Hook("")},
+			}).Apply(t.Context(), tx, schema.Lease{}, true)
 			return err
 		}))
 	}

@@ -40,7 +40,8 @@ INSERT INTO forgotten AS f (did, until, reason)
 SELECT e.did, max(e.until), min(e.reason)
 FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::timestamptz[], $5::text[]) AS e (did, until, reason, status_at, rev)
 JOIN accounts AS a ON a.did = e.did
-WHERE CASE e.reason WHEN 'deleted' THEN a.status = 'deleted' AND a.status_at = e.status_at ELSE a.erased_rev = e.rev END AND ($6 OR` + archives + `)
+WHERE CASE e.reason WHEN 'deleted' THEN a.status = 'deleted' AND a.status_at = e.status_at ELSE a.erased_rev = e.rev END
+    AND ($6 OR` + archives + `)
 GROUP BY e.did
 ORDER BY e.did
 ON CONFLICT (did) DO UPDATE

@@ -189,7 +189,9 @@ func (r *Row) storeFresh(ctx context.Context, tx pgx.Tx, lease schema.Lease, fre
 
 // insertOpenRow stores a packed row with a number of records.
 func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r *Row) error {
-	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob, created_from, created_to) VALUES ($1, $2, $3, $4, $5, $6, $7)`
+	const sql = `
+INSERT INTO archive_open (stream, wire, records, raw_bytes, blob, created_from, created_to)
+VALUES ($1, $2, $3, $4, $5, $6, $7)`
 	return schema.Exec(ctx, tx, "store a row of the archive", sql, stream, r.Wire, records, r.raw, r.blob, r.from, r.to)
 }
 
@@ -246,7 +248,8 @@ func EnsureDays(ctx context.Context, db schema.DB, since, now time.Time) error {
 
 // DropDays forgets the events that were archived before a time.
 func DropDays(ctx context.Context, db schema.DB, before time.Time) (dropped int, err error) {
-	dropped, err = schema.One(ctx, db, "drop partitions of archived_ids", pgx.RowTo[int], `SELECT drop_archived_days($1)`, daysSince1970(before))
+	dropped, err = schema.One(ctx, db, "drop partitions of archived_ids", pgx.RowTo[int], `SELECT drop_archived_days($1)`,
+		daysSince1970(before))
 	return dropped, schema.WithErrBusy(err)
 }
 

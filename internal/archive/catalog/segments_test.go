@@ -21,7 +21,9 @@ func TestNumbersOfTwoDatabases(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Now()
 	manifest := func(sha string) archive.Manifest {
-		return archive.NewManifest(7, "s", "w", archive.Sum{Records: 1, SHA256: strings.Repeat(sha, 32), Content: strings.Repeat(sha, 8)}, now, now)
+		return archive.NewManifest(7, "s", "w", archive.Sum{
+			Records: 1, SHA256: strings.Repeat(sha, 32), Content: strings.Repeat(sha, 8),
+		}, now, now)
 	}
 	for range 2 {
 		require.NoError(t, catalog.RestoreSegment(t.Context(), pool, manifest("aa"), "dir:/a", now))
@@ -45,7 +47,8 @@ func TestPositionsAreRestoredTogether(t *testing.T) {
 	pool := schematest.New(t)
 	positions := map[string]json.RawMessage{}
 	for _, name := range []string{"a", "b", "c"} {
-		positions[name] = json.RawMessage(`{"wire":"jetstream","host":"h","cursor_kind":"time","cursor":7,"anchor":"","anchors":[],"anchor_seqs":[],"filter_hash":"f"}`)
+		positions[name] = json.RawMessage(`{"wire":"jetstream","host":"h","cursor_kind":"time","cursor":7,"anchor":"","anchors":[],` +
+			`"anchor_seqs":[],"filter_hash":"f"}`)
 	}
 	exec := func(sql string) {
 		_, err := pool.Exec(t.Context(), sql)
@@ -72,11 +75,14 @@ func TestInterruptedRebuildGoesOn(t *testing.T) {
 		`SELECT`: "it has records",
 		`INSERT INTO streams (name, wire) VALUES ('x-rebuild', 'recording')`: "",
 		`INSERT INTO streams (name, wire) VALUES ('x', 'jetstream')`:         "a stream has been read into it",
-		`INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at)
+		`INSERT INTO segments
+    (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at)
 		 VALUES (1, 's', 'w', 'n', 1, 1, 1, 1, 's', 'c', now(), now(), now())`: "",
 	} {
 		pool := schematest.New(t)
-		_, err := pool.Exec(t.Context(), `INSERT INTO records (collection, did, rkey, rev, cid, record, created_at) VALUES ('a.b.c', 'did:plc:a', 'k', '3222222222222', '', '{}', now())`)
+		_, err := pool.Exec(t.Context(), `
+INSERT INTO records (collection, did, rkey, rev, cid, record, created_at)
+VALUES ('a.b.c', 'did:plc:a', 'k', '3222222222222', '', '{}', now())`)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), sql)
 		require.NoError(t, err)

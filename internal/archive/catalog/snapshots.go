@@ -78,13 +78,16 @@ ON CONFLICT DO NOTHING`},
 		{SnapshotOfAccounts, `
 SELECT to_jsonb(k) FROM (
     SELECT a.did, a.handle, a.handle_at, a.display_name, a.avatar, a.status, a.status_at, a.hidden_at FROM accounts AS a
-    WHERE a.display_name IS NOT NULL OR a.avatar IS NOT NULL OR a.status = 'hidden' OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
+    WHERE a.display_name IS NOT NULL OR a.avatar IS NOT NULL OR a.status = 'hidden'
+        OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
     ORDER BY a.did
 ) AS k`, `
 INSERT INTO accounts AS a (did, handle, handle_at, handle_unverified, display_name, avatar, status, status_at, hidden_at)
-SELECT s.did, s.handle, s.handle_at, s.handle IS NOT NULL AND s.did NOT LIKE ` + schema.NostrDIDs + `, s.display_name, s.avatar, s.status, s.status_at, s.hidden_at FROM jsonb_populate_recordset(NULL::accounts, $1) AS s
+SELECT s.did, s.handle, s.handle_at, s.handle IS NOT NULL AND s.did NOT LIKE ` + schema.NostrDIDs + `, s.display_name, s.avatar, s.status,
+    s.status_at, s.hidden_at FROM jsonb_populate_recordset(NULL::accounts, $1) AS s
 ON CONFLICT (did) DO UPDATE
-SET handle       = CASE WHEN a.erased_rev IS NULL AND coalesce(excluded.handle_at, '-infinity') >= coalesce(a.handle_at, '-infinity') THEN excluded.handle ELSE a.handle END,
+SET handle       = CASE WHEN a.erased_rev IS NULL
+    AND coalesce(excluded.handle_at, '-infinity') >= coalesce(a.handle_at, '-infinity') THEN excluded.handle ELSE a.handle END,
     handle_at    = greatest(a.handle_at, excluded.handle_at),
     handle_unverified = a.handle_unverified OR excluded.handle_unverified,
     display_name = CASE WHEN a.erased_rev IS NULL THEN excluded.display_name ELSE a.display_name END,

@@ -38,7 +38,8 @@ type Hook struct {
 func (h *Hook) Beside(m *consumer.Message) bool {
 	author := m.Identity.Author
 	switch {
-	case m.ID == (consumer.ID{}) && m.Identity == (consumer.Identity{}), m.ID != (consumer.ID{}) && len(m.Events) == 0, slices.ContainsFunc(m.Events, func(ev consumer.Event) bool { return !ev.Expires.IsZero() }):
+	case m.ID == (consumer.ID{}) && m.Identity == (consumer.Identity{}), m.ID != (consumer.ID{}) && len(m.Events) == 0,
+		slices.ContainsFunc(m.Events, func(ev consumer.Event) bool { return !ev.Expires.IsZero() }):
 		return false
 	case m.ID != (consumer.ID{}):
 		author = m.Events[0].Author

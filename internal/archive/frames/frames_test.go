@@ -233,7 +233,9 @@ func TestEventsOfFetchedRecordsAreArchived(t *testing.T) {
 	want := happenedOnce(s.net.Log().Entries())
 	fetch := func(e *simnet.Entry) {
 		t.Helper()
-		w := schema.Write{Key: schema.Key{Collection: e.Collection, DID: e.DID, Rkey: e.Rkey}, Rev: e.Rev, CID: e.CID, CreatedAt: e.CreatedAt, Record: e.Record}
+		w := schema.Write{
+			Key: schema.Key{Collection: e.Collection, DID: e.DID, Rkey: e.Rkey}, Rev: e.Rev, CID: e.CID, CreatedAt: e.CreatedAt, Record: e.Record,
+		}
 		require.NoError(t, pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
 			written, err := schema.RepairRecords(t.Context(), tx, []schema.Write{w})
 			require.Len(t, written, 1)

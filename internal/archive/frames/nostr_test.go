@@ -46,12 +46,16 @@ func newNetwork(t *testing.T, relays int) *network {
 func (n *network) reads(hook consumer.FrameHook) {
 	n.t.Helper()
 	for relay, url := range n.URLs() {
-		source, err := nostr.New(nostr.Config{Verifier: n.verify, Config: socket.Config{Endpoints: []string{url}, MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond}})
+		source, err := nostr.New(nostr.Config{
+			Verifier: n.verify, Config: socket.Config{Endpoints: []string{url}, MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond},
+		})
 		require.NoError(n.t, err)
 		require.NoError(n.t, source.SetFilter(n.t.Context(), consumer.Filter{Everyone: true}))
 		c, err := consumer.New(consumer.Config{
-			Storage: consumer.Storage{Pool: n.pool, Frames: hook, Logger: slog.New(slog.DiscardHandler), Enqueue: enqueuesNothing, Wanted: func(string) bool { return false }},
-			Stream:  "nostr-" + strconv.Itoa(relay), Owner: n.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond,
+			Storage: consumer.Storage{Pool: n.pool, Frames: hook, Logger: slog.New(slog.DiscardHandler), Enqueue: enqueuesNothing,
+				Wanted: func(string) bool { return false }},
+			Stream: "nostr-" + strconv.Itoa(relay), Owner: n.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq},
+			BatchInterval: 10 * time.Millisecond,
 		})
 		require.NoError(n.t, err)
 		ctx, stop := context.WithCancel(n.t.Context())
@@ -134,7 +138,8 @@ func TestRequestIsArchivedOnce(t *testing.T) {
 	for i := range 300 {
 		tags = append(tags, []string{"e", fmt.Sprintf("%064x", i)})
 	}
-	requests := [][]byte{signed(t, time.Now().Unix(), 5, "", tags[0]).AppendNotepack(nil), signed(t, time.Now().Unix(), 5, strings.Repeat("x", 10_000), tags...).AppendNotepack(nil)}
+	requests := [][]byte{signed(t, time.Now().Unix(), 5, "", tags[0]).AppendNotepack(nil),
+		signed(t, time.Now().Unix(), 5, strings.Repeat("x", 10_000), tags...).AppendNotepack(nil)}
 	retry := n.retry(&frames.Hook{Scope: frames.ScopeStored}, func(collection string) bool { return collection == "nostr.1" })
 	for range 2 {
 		for _, frame := range requests {

@@ -112,7 +112,9 @@ func (s *stream) retries(hook consumer.FrameHook) {
 	deadLetters, err := schema.DeadLettersToRetry(s.t.Context(), s.pool, 1000, 1<<30)
 	require.NoError(s.t, err)
 	r := consumer.Retry{Wires: map[string]consumer.Wire{s.wire.Name: s.wire},
-		Storage: consumer.Storage{Frames: hook, Pool: s.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wantsPosts, Enqueue: enqueuesNothing}}
+		Storage: consumer.Storage{
+			Frames: hook, Pool: s.pool, Logger: slog.New(slog.DiscardHandler), Wanted: wantsPosts, Enqueue: enqueuesNothing,
+		}}
 	require.NoError(s.t, r.Run(s.t.Context(), deadLetters))
 	require.Zero(s.t, s.count(`SELECT count(*) FROM dead_letters WHERE state = 'retrying'`), "every dead letter must be settled")
 }
@@ -129,7 +131,8 @@ func (s *stream) posts() (created []*simnet.Entry) {
 		}
 	}
 	for _, e := range s.net.Log().Entries() {
-		if e.Kind == "commit" && e.Operation == "create" && e.Collection == schema.PostCollection && there[[2]string{e.DID, e.Rkey}] && !deleted[e.DID] {
+		if e.Kind == "commit" && e.Operation == "create" && e.Collection == schema.PostCollection && there[[2]string{e.DID, e.Rkey}] &&
+			!deleted[e.DID] {
 			created = append(created, e)
 		}
 	}

@@ -62,7 +62,8 @@ func TestRebuildSeen(t *testing.T) {
 		return e, e.AppendNotepack(nil)
 	}
 	post := func(key string) []byte {
-		return []byte(`{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","time_us":1725911162329308,"kind":"commit","commit":{"rev":"3l3qo2vutsw2b","operation":"delete","collection":"app.bsky.feed.post","rkey":"` + key + `"}}`)
+		return []byte(`{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","time_us":1725911162329308,"kind":"commit","commit":{"rev":"3l3qo2vutsw2b",` +
+			`"operation":"delete","collection":"app.bsky.feed.post","rkey":"` + key + `"}}`)
 	}
 	year := now.AddDate(-1, 0, 0)
 	sealed, record := note("sealed")
@@ -72,7 +73,9 @@ func TestRebuildSeen(t *testing.T) {
 	seals(catalog.StreamSnapshots, catalog.WireSnapshot, now, []byte(`{"table":"watches","part":0}`))
 	pool := schematest.New(t)
 	open, record := note("open")
-	_, err = pool.Exec(t.Context(), `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob) VALUES ('nostr:relay.example', $1, 1, 1, $2)`,
+	_, err = pool.Exec(t.Context(), `
+INSERT INTO archive_open (stream, wire, records, raw_bytes, blob)
+VALUES ('nostr:relay.example', $1, 1, 1, $2)`,
 		nostr.WireName, archive.PackRow(archive.AppendRecord(nil, record)))
 	require.NoError(t, err)
 
@@ -88,7 +91,8 @@ func TestRebuildSeen(t *testing.T) {
 	require.Len(t, seen, 2)
 	known := func(key string) bool {
 		id := archive.NewID("did:plc:eygmaihciaxprqvxpfvl6flk", "app.bsky.feed.post", key, "3l3qo2vutsw2b", "delete")
-		found, err := schema.One(t.Context(), pool, "look", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM archived_ids WHERE id = $1)`, [16]byte(id))
+		found, err := schema.One(t.Context(), pool, "look", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM archived_ids WHERE id = $1)`,
+			[16]byte(id))
 		require.NoError(t, err)
 		return found
 	}
@@ -123,7 +127,8 @@ func TestStripsNostr(t *testing.T) {
 	_, byID := signedBy(t, other, reaction)
 	goes := func(s archive.Said) bool {
 		forgotten := archive.Forgetting{did: {DID: did, Until: time.Unix(until, 0), Reason: archive.ReasonErased}}
-		return forgotten.Goes(s) || s.Collection == "nostr.1" && (s.Key == wanted || s.Key == too) || s.Collection == "nostr.30023" && s.Key == "a page" || s.Collection == protocol.AnyKind && s.Key == byID
+		return forgotten.Goes(s) || s.Collection == "nostr.1" && (s.Key == wanted || s.Key == too) || s.Collection == "nostr.30023" &&
+			s.Key == "a page" || s.Collection == protocol.AnyKind && s.Key == byID
 	}
 	all := [][]string{{"relay", "ALL_RELAYS"}}
 	for name, one := range map[string]struct {
@@ -131,23 +136,29 @@ func TestStripsNostr(t *testing.T) {
 		event  protocol.Event
 		stays  bool
 	}{
-		"a note from before":              {vanished, protocol.Event{CreatedAt: until - 1, Kind: 1, Content: "x"}, false},
-		"a note of that second":           {vanished, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"}, false},
-		"a note from after":               {vanished, protocol.Event{CreatedAt: until + 1, Kind: 1, Content: "x"}, true},
-		"its profile":                     {vanished, protocol.Event{CreatedAt: until, Kind: 0, Content: "{}"}, false},
-		"a kind that nobody stores":       {vanished, protocol.Event{CreatedAt: until, Kind: 21234, Content: "x"}, false},
-		"an expired note":                 {vanished, protocol.Event{CreatedAt: until, Kind: 1, Content: "x", Tags: [][]string{{"expiration", "1600000000"}}}, false},
-		"an encrypted message":            {vanished, protocol.Event{CreatedAt: until, Kind: 1059, Content: "x"}, false},
-		"its request for a deletion":      {vanished, protocol.Event{CreatedAt: until, Kind: protocol.KindDeletion, Tags: [][]string{{"e", wanted}}}, false},
-		"the demand":                      {vanished, protocol.Event{CreatedAt: until, Kind: protocol.KindVanish, Tags: all}, true},
-		"somebody else's note":            {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"}, true},
-		"a deleted note":                  {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted"}, false},
-		"a deleted note that expired":     {other, expired, false},
-		"deleted by its id alone":         {other, reaction, false},
-		"an address that is that id":      {other, protocol.Event{CreatedAt: until, Kind: 30023, Tags: [][]string{{"d", byID}}}, true},
-		"the same key of another kind":    {other, protocol.Event{CreatedAt: until, Kind: 30024, Tags: [][]string{{"d", "a page"}}}, true},
-		"a deleted address":               {other, protocol.Event{CreatedAt: until, Kind: 30023, Tags: [][]string{{"d", "a page"}}}, false},
-		"somebody's request for deletion": {other, protocol.Event{CreatedAt: until, Kind: protocol.KindDeletion, Tags: [][]string{{"e", wanted}}}, true},
+		"a note from before":        {vanished, protocol.Event{CreatedAt: until - 1, Kind: 1, Content: "x"}, false},
+		"a note of that second":     {vanished, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"}, false},
+		"a note from after":         {vanished, protocol.Event{CreatedAt: until + 1, Kind: 1, Content: "x"}, true},
+		"its profile":               {vanished, protocol.Event{CreatedAt: until, Kind: 0, Content: "{}"}, false},
+		"a kind that nobody stores": {vanished, protocol.Event{CreatedAt: until, Kind: 21234, Content: "x"}, false},
+		"an expired note": {
+			vanished, protocol.Event{CreatedAt: until, Kind: 1, Content: "x", Tags: [][]string{{"expiration", "1600000000"}}}, false,
+		},
+		"an encrypted message": {vanished, protocol.Event{CreatedAt: until, Kind: 1059, Content: "x"}, false},
+		"its request for a deletion": {
+			vanished, protocol.Event{CreatedAt: until, Kind: protocol.KindDeletion, Tags: [][]string{{"e", wanted}}}, false,
+		},
+		"the demand":                   {vanished, protocol.Event{CreatedAt: until, Kind: protocol.KindVanish, Tags: all}, true},
+		"somebody else's note":         {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "x"}, true},
+		"a deleted note":               {other, protocol.Event{CreatedAt: until, Kind: 1, Content: "deleted"}, false},
+		"a deleted note that expired":  {other, expired, false},
+		"deleted by its id alone":      {other, reaction, false},
+		"an address that is that id":   {other, protocol.Event{CreatedAt: until, Kind: 30023, Tags: [][]string{{"d", byID}}}, true},
+		"the same key of another kind": {other, protocol.Event{CreatedAt: until, Kind: 30024, Tags: [][]string{{"d", "a page"}}}, true},
+		"a deleted address":            {other, protocol.Event{CreatedAt: until, Kind: 30023, Tags: [][]string{{"d", "a page"}}}, false},
+		"somebody's request for deletion": {
+			other, protocol.Event{CreatedAt: until, Kind: protocol.KindDeletion, Tags: [][]string{{"e", wanted}}}, true,
+		},
 	} {
 		record, _ := signedBy(t, one.secret, one.event)
 		rest := strip(m, record, goes)
@@ -169,7 +180,8 @@ func FuzzStrip(f *testing.F) {
 	note, _ := signedBy(f, 7, protocol.Event{CreatedAt: 1, Kind: 1, Content: "x"})
 	f.Add(byte(0), []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example"},7,{"did":3}]}`))
 	f.Add(byte(1), note)
-	f.Add(byte(2), []byte(`{"did":"did:plc:gggggggggggggggggggggggg","time_us":1,"kind":"identity","identity":{"did":"did:plc:gggggggggggggggggggggggg","handle":"a.example","seq":1,"time":"2026-02-02T02:40:00Z"}}`))
+	f.Add(byte(2), []byte(`{"did":"did:plc:gggggggggggggggggggggggg","time_us":1,"kind":"identity",`+
+		`"identity":{"did":"did:plc:gggggggggggggggggggggggg","handle":"a.example","seq":1,"time":"2026-02-02T02:40:00Z"}}`))
 	f.Add(byte(2), []byte(`{"$type":"message","payload":{"$type":"network.bsky.jetstream.subscribeEvents#identity","seq":1,`+
 		`"did":"did:plc:gggggggggggggggggggggggg","time":"2026-02-02T02:40:00.000001Z","identity":{"did":"did:plc:gggggggggggggggggggggggg"}}}`))
 	f.Add(byte(3), []byte("\xa2"))

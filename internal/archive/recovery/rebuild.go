@@ -95,7 +95,8 @@ func (r *rebuilding) run(ctx context.Context) error {
 	}
 	slices.SortStableFunc(manifests, func(a, b archive.Manifest) int { return rebuildOrder(a.Stream) - rebuildOrder(b.Stream) })
 	r.all = len(manifests)
-	streams, _ := slices.BinarySearchFunc(manifests, rebuildOrder(""), func(m archive.Manifest, order int) int { return rebuildOrder(m.Stream) - order })
+	streams, _ := slices.BinarySearchFunc(manifests, rebuildOrder(""),
+		func(m archive.Manifest, order int) int { return rebuildOrder(m.Stream) - order })
 	for _, m := range manifests[:streams] {
 		if err := r.segment(ctx, m, r.readSnapshots); err != nil {
 			return err
@@ -226,9 +227,10 @@ func (r *rebuilding) readSnapshots(_ context.Context, m archive.Manifest, record
 // restoreFetched stores fetched records, a few hundred at a time.
 func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
 	restore := func(some [][]byte) error {
-		err := catalog.RestoreFetched(ctx, r.Pool, r.Projections, r.Stores, r.reach, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
-			return r.Enqueue(ctx, tx, schema.NotFresh(changed), time.Time{})
-		})
+		err := catalog.RestoreFetched(ctx, r.Pool, r.Projections, r.Stores, r.reach, some,
+			func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
+				return r.Enqueue(ctx, tx, schema.NotFresh(changed), time.Time{})
+			})
 		if err != nil {
 			return fmt.Errorf("segment %s: %w", m.Name, err)
 		}
@@ -252,5 +254,7 @@ func (r *rebuilding) commitSegment(ctx context.Context, m archive.Manifest, reco
 		return err
 	}
 	archived := &frames.Hook{Scope: r.Scope, Follows: r.follows, Known: true, OutOfReach: m.LastAt.Before(r.reach)}
-	return r.Consume(ctx, consumer.Config{Source: &recording.Records{Name: m.Name, Wire: wire, Frames: records}, Storage: consumer.Storage{Follows: r.follows, Frames: archived}})
+	return r.Consume(ctx, consumer.Config{
+		Source: &recording.Records{Name: m.Name, Wire: wire, Frames: records}, Storage: consumer.Storage{Follows: r.follows, Frames: archived},
+	})
 }

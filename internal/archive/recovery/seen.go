@@ -35,7 +35,9 @@ func (how Rebuild) Seen(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return r.remember(ctx, archive.Manifest{Name: "in the database", Stream: row.Stream, Wire: row.Wire}, r.limited(ctx, archive.Records(raw)))
+		return r.remember(ctx, archive.Manifest{
+			Name: "in the database", Stream: row.Stream, Wire: row.Wire,
+		}, r.limited(ctx, archive.Records(raw)))
 	}); err != nil {
 		return err
 	}

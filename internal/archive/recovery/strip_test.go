@@ -19,10 +19,12 @@ func TestStripsFrames(t *testing.T) {
 	const did = "did:plc:gggggggggggggggggggggggg"
 	at := time.UnixMicro(1_770_000_000_000_000)
 	frame := func(kind, body string, minute int) string {
-		return fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":%q,%q:%s}`, did, at.Add(time.Duration(minute)*time.Minute).UnixMicro(), kind, kind, body)
+		return fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":%q,%q:%s}`, did, at.Add(time.Duration(minute)*time.Minute).UnixMicro(), kind, kind,
+			body)
 	}
 	commit := func(operation, collection, record string, minute int) string {
-		return frame("commit", fmt.Sprintf(`{"rev":"3lhxcxyzaaaa2","operation":%q,"collection":%q,"rkey":"self"%s}`, operation, collection, record), minute)
+		return frame("commit", fmt.Sprintf(`{"rev":"3lhxcxyzaaaa2","operation":%q,"collection":%q,`+
+			`"rkey":"self"%s}`, operation, collection, record), minute)
 	}
 	const written = `,"record":{"text":"x"},"cid":"bafyreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"`
 	m := archive.Manifest{Wire: jetstream.WireName, FirstAt: at, LastAt: at}
@@ -36,8 +38,9 @@ func TestStripsFrames(t *testing.T) {
 		commit("delete", "app.bsky.feed.post", "", 4):                                                                    true,
 		frame("identity", `{"did":"`+did+`","seq":1,"handle":"a.example","time":"2026-02-02T02:40:00Z"}`, 1):             false,
 		frame("account", `{"active":false,"status":"deleted","did":"`+did+`","seq":1,"time":"2026-02-02T02:40:00Z"}`, 5): true,
-		frame("commit", `{"rev":7}`, 4):                                                                                  false, // an unreadable event of the account
-		"nonsense":                                                                                                       true,
+		// an unreadable event of the account
+		frame("commit", `{"rev":7}`, 4): false,
+		"nonsense":                      true,
 	} {
 		rest := strip(m, []byte(record), until.Goes)
 		require.Equal(t, stays, len(rest) == 1, "%s: %s", record, rest)
@@ -56,15 +59,18 @@ func TestStripsSnapshots(t *testing.T) {
 	strip, err := sourceAt(nil).Strip(m)
 	require.NoError(t, err)
 	until := archive.Forgetting{"did:plc:g": {DID: "did:plc:g", Until: at}, "did:plc:b": {DID: "did:plc:b", Until: at.Add(-time.Second)}}
-	rest := strip(m, []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example","display_name":"G","avatar":"https://g.example/a","status":"hidden"},`+
+	rest := strip(m, []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"g.example","display_name":"G",`+
+		`"avatar":"https://g.example/a","status":"hidden"},`+
 		`{"did":"did:plc:s","handle":"s.example"},{"did":"did:plc:b","display_name":"came back"}]}`), until.Goes)
 	require.Len(t, rest, 1)
-	require.JSONEq(t, `{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":null,"display_name":null,"avatar":null,"status":"hidden"},`+
+	require.JSONEq(t, `{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":null,"display_name":null,`+
+		`"avatar":null,"status":"hidden"},`+
 		`{"did":"did:plc:s","handle":"s.example"},{"did":"did:plc:b","display_name":"came back"}]}`, string(rest[0]))
 	for _, one := range []string{`"handle":"g.example"`, `"display_name":"G"`, `"avatar":"a"`} {
 		rest := strip(m, []byte(`{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g",`+one+`}]}`), until.Goes)
 		require.Len(t, rest, 1)
-		require.JSONEq(t, `{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":null,"display_name":null,"avatar":null}]}`, string(rest[0]), one)
+		require.JSONEq(t, `{"table":"accounts","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":null,"display_name":null,`+
+			`"avatar":null}]}`, string(rest[0]), one)
 	}
 	members := []byte(`{"table":"watch_members","part":0,"last":true,"rows":[{"did":"did:plc:g","handle":"x"}]}`)
 	require.Equal(t, [][]byte{members}, strip(m, members, until.Goes))

@@ -64,7 +64,8 @@ func TestDamagedManifestIsAProblem(t *testing.T) {
 		var file bytes.Buffer
 		out, err := archive.NewWriter(&file)
 		require.NoError(t, err)
-		require.NoError(t, out.Add(fmt.Appendf(nil, `{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","time_us":17259111623%d,"kind":"identity","identity":{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","seq":1,"time":"2024-09-09T10:00:00Z"}}`, 29308+number)))
+		require.NoError(t, out.Add(fmt.Appendf(nil, `{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","time_us":17259111623%d,"kind":"identity",`+
+			`"identity":{"did":"did:plc:eygmaihciaxprqvxpfvl6flk","seq":1,"time":"2024-09-09T10:00:00Z"}}`, 29308+number)))
 		sum, err := out.Close()
 		require.NoError(t, err)
 		m := archive.NewManifest(1+number, "s", jetstream.Wire(nil).Name, sum, time.Now(), time.Now())

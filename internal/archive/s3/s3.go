@@ -52,11 +52,14 @@ func New(cfg Config) (*Store, error) {
 	}
 	keys := cfg.Credentials
 	if keys == nil {
-		keys = credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{}})
+		keys = credentials.NewChainCredentials(
+			[]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{}})
 	}
 	// The hash of the content is part of the request's signature. Checksums in trailers
 	// are not: some servers refuse them.
-	client, err := minio.New(u.Host, &minio.Options{Creds: keys, Secure: u.Scheme == "https", Region: cfg.Region, Transport: cfg.Transport, MaxRetries: 3})
+	client, err := minio.New(u.Host, &minio.Options{
+		Creds: keys, Secure: u.Scheme == "https", Region: cfg.Region, Transport: cfg.Transport, MaxRetries: 3,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("set up the client of the bucket: %w", err)
 	}

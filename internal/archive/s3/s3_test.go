@@ -56,7 +56,10 @@ func newStore(t *testing.T) (*s3.Store, *faults) {
 	server := httptest.NewServer(gofakes3.New(backend).Server())
 	t.Cleanup(server.Close)
 	f := &faults{}
-	s, err := s3.New(s3.Config{Endpoint: server.URL, Region: "us-east-1", Bucket: "weir", Prefix: "/archive/", Transport: f, Credentials: credentials.NewStaticV4("key", "secret", "")})
+	s, err := s3.New(s3.Config{
+		Endpoint: server.URL, Region: "us-east-1", Bucket: "weir", Prefix: "/archive/", Transport: f,
+		Credentials: credentials.NewStaticV4("key", "secret", ""),
+	})
 	require.NoError(t, err)
 	return s, f
 }
@@ -97,8 +100,9 @@ func TestFailingBucket(t *testing.T) {
 		if r.Body != nil {
 			r.Body.Close() // the body is not used
 		}
-		return &http.Response{StatusCode: http.StatusForbidden, Status: "403 Forbidden", Header: http.Header{}, Body: io.NopCloser(bytes.NewReader([]byte(
-			`<Error><Code>AccessDenied</Code><Message>no</Message></Error>`))), Request: r}, nil
+		return &http.Response{StatusCode: http.StatusForbidden, Status: "403 Forbidden", Header: http.Header{},
+			Body: io.NopCloser(bytes.NewReader([]byte(
+				`<Error><Code>AccessDenied</Code><Message>no</Message></Error>`))), Request: r}, nil
 	})
 	require.ErrorContains(t, archivetest.Put(t.Context(), s, "a", []byte("x")), "s3://weir/archive")
 	_, err := archive.Manifests(t.Context(), s)

@@ -156,7 +156,11 @@ func TestManifestNamesDates(t *testing.T) {
 	t.Parallel()
 	a := newArchiveTest(t)
 	a.add(3)
-	a.exec(`UPDATE archive_open SET created_from = '2026-01-01Z'::timestamptz + number * interval '1 day', created_to = '2026-02-01Z'::timestamptz - number * interval '1 day' WHERE number > 1`)
+	a.exec(`
+UPDATE archive_open
+SET created_from = '2026-01-01Z'::timestamptz + number * interval '1 day',
+    created_to = '2026-02-01Z'::timestamptz - number * interval '1 day'
+WHERE number > 1`)
 	a.exec(`UPDATE archive_open SET arrived_at = '2026-03-03T23:59:59Z'::timestamptz + number * interval '1 minute'`)
 	a.archive.Age = time.Nanosecond
 	require.NoError(t, a.seal())
@@ -165,7 +169,8 @@ func TestManifestNamesDates(t *testing.T) {
 	manifests, err := archive.Manifests(t.Context(), a.store)
 	require.NoError(t, err)
 	require.Len(t, manifests, 1)
-	require.Equal(t, "2026-01-03 2026-01-30", fmt.Sprint(manifests[0].CreatedFrom.Format(time.DateOnly), " ", manifests[0].CreatedTo.Format(time.DateOnly)))
+	require.Equal(t, "2026-01-03 2026-01-30",
+		fmt.Sprint(manifests[0].CreatedFrom.Format(time.DateOnly), " ", manifests[0].CreatedTo.Format(time.DateOnly)))
 	require.Contains(t, manifests[0].Name, "s/2026-03-04/", "the first row arrived a minute after that")
 	rows, err := catalog.Segments(t.Context(), a.pool)
 	require.NoError(t, err)

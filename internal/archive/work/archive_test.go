@@ -101,7 +101,10 @@ func newArchiveTest(t *testing.T) *archiveTest {
 	pool := schematest.New(t)
 	queue, err := workers.Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	a := Config{Store: store, Spool: filepath.Join(t.TempDir(), "spool"), Bytes: 10_000, Age: time.Hour, Remember: 8 * 24 * time.Hour, Forget: 30 * 24 * time.Hour}
+	a := Config{
+		Store: store, Spool: filepath.Join(t.TempDir(), "spool"), Bytes: 10_000, Age: time.Hour, Remember: 8 * 24 * time.Hour,
+		Forget: 30 * 24 * time.Hour,
+	}
 	return &archiveTest{t: t, pool: pool, queue: queue, store: store, archive: a, ctx: t.Context()}
 }
 
@@ -115,7 +118,9 @@ func (a *archiveTest) add(rows int) {
 			a.records = append(a.records, record)
 			raw = archive.AppendRecord(raw, []byte(record))
 		}
-		_, err := a.pool.Exec(a.t.Context(), `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob) VALUES ('s', 'w', 4, $1, $2)`, len(raw), archive.PackRow(raw))
+		_, err := a.pool.Exec(a.t.Context(), `
+INSERT INTO archive_open (stream, wire, records, raw_bytes, blob)
+VALUES ('s', 'w', 4, $1, $2)`, len(raw), archive.PackRow(raw))
 		require.NoError(a.t, err)
 	}
 }

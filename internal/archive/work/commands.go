@@ -112,7 +112,8 @@ func (v *Variables) rebuildCommand(program feature.Program) *cobra.Command {
 		Use:   "rebuild",
 		Short: "Fill an empty database from the archive, or restore the ids of archived events",
 		Long: `With --database, an empty database is filled; its streams then resume where the archive ends.
-With --seen, the ids of archived events are restored in a running database, as far back as servers may send events again, so that none is archived twice.`,
+With --seen, the ids of archived events are restored in a running database, as far back as servers may send events again,
+so that none is archived twice.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if database == seen {
@@ -232,7 +233,8 @@ func printForgetProgress(w io.Writer, p catalog.ForgetProgress) {
 		fmt.Fprintf(w, "%s could not be compared: weir archive verify names damaged files\n", output.Count(p.Failing, "segment", "segments"))
 	}
 	if p.Missed > 0 {
-		fmt.Fprintf(w, "%s failed for so long that deletions of records were missed: see segments.missed_until\n", output.Count(p.Missed, "segment", "segments"))
+		fmt.Fprintf(w, "%s failed for so long that deletions of records were missed: see segments.missed_until\n",
+			output.Count(p.Missed, "segment", "segments"))
 	}
 	if p.Lists > 0 {
 		fmt.Fprintf(w, "%s of forgotten accounts cannot be read: see unreadable_lists\n", output.Count(p.Lists, "list", "lists"))

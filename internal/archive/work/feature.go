@@ -66,8 +66,9 @@ func (d *orNever) UnmarshalText(text []byte) error {
 // Feature archives what the streams receive.
 func Feature() feature.Feature {
 	v := &Variables{}
-	return feature.Feature{Name: "archive", Tables: catalog.Tables(), Config: v, Queues: []string{queueArchive}, Open: v.open, Commands: v.commands,
-		Trace: trace.Feature{Account: traceAccount}}
+	return feature.Feature{Name: "archive", Tables: catalog.Tables(), Config: v, Queues: []string{queueArchive}, Open: v.open,
+		Commands: v.commands,
+		Trace:    trace.Feature{Account: traceAccount}}
 }
 
 // traceAccount says why the archive must forget an account.
@@ -120,7 +121,8 @@ func (v *Variables) open(core feature.Core) (feature.Parts, error) {
 		}
 		return f
 	}
-	parts.Checks = []doctor.Check{doctor.TryCheck("archive", "check WEIR_ARCHIVE, AWS_ENDPOINT_URL, the keys, and the rights to write, read and delete",
+	parts.Checks = []doctor.Check{doctor.TryCheck("archive",
+		"check WEIR_ARCHIVE, AWS_ENDPOINT_URL, the keys, and the rights to write, read and delete",
 		store.String()+": an object was written, read and deleted", func(ctx context.Context) error { return archive.Try(ctx, store) })}
 	return parts, nil
 }
@@ -131,7 +133,8 @@ func (v *Variables) check() (archive.Store, error) {
 	case scope != frames.ScopeStored && scope != frames.ScopeFollowed && scope != frames.ScopeEverything:
 		return nil, fmt.Errorf("WEIR_ARCHIVE_SCOPE is %q: expected stored, followed or everything", v.Scope)
 	case time.Duration(v.Forget) < time.Second:
-		return nil, errors.New("WEIR_ARCHIVE_FORGET must be 1s or longer, or never: it is how often each file is rewritten without deleted records")
+		return nil, errors.New(
+			"WEIR_ARCHIVE_FORGET must be 1s or longer, or never: it is how often each file is rewritten without deleted records")
 	case v.Interval < time.Second || v.Interval > 20*time.Minute:
 		return nil, errors.New("WEIR_ARCHIVE_INTERVAL must be 1s to 20m: an alert fires after half an hour")
 	}

@@ -196,7 +196,9 @@ func TestForgettingNeverBeginsByItself(t *testing.T) {
 	f.archive.Forget = 100 * 365 * day
 	f.sealed(40)
 	f.deletesRecord(3)
-	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 year', first_at = first_at - interval '1 year', synced_at = synced_at - interval '1 year'`)
+	f.exec(`
+UPDATE segments
+SET sealed_at = sealed_at - interval '1 year', first_at = first_at - interval '1 year', synced_at = synced_at - interval '1 year'`)
 	f.exec(`UPDATE deleted_records SET at = at - interval '300 days'`)
 	f.exec(`DELETE FROM tombstones`)
 	none, err := catalog.SegmentsToForget(t.Context(), f.pool, f.archive.Forget, 1000)

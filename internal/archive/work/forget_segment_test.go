@@ -70,7 +70,10 @@ func (f *forgetTest) sealed(rows int) (from, to int) {
 }
 
 func (f *forgetTest) due() {
-	f.exec(`UPDATE segments SET sealed_at = sealed_at - interval '1 hour', forgotten_at = forgotten_at - interval '1 hour', forget_failed_at = forget_failed_at - interval '1 hour'`)
+	f.exec(`
+UPDATE segments
+SET sealed_at = sealed_at - interval '1 hour', forgotten_at = forgotten_at - interval '1 hour',
+    forget_failed_at = forget_failed_at - interval '1 hour'`)
 }
 
 // deletes deletes an account after its records before n.
@@ -90,7 +93,8 @@ func (f *forgetTest) deletes(author string, n int) {
 // deletesRecord deletes one record.
 func (f *forgetTest) deletesRecord(n int) {
 	f.t.Helper()
-	f.apply(&schema.Batch{Deletions: []schema.Deletion{{Key: schema.Key{Collection: "c", DID: authorOf(n), Rkey: fmt.Sprint(n)}, Rev: fmt.Sprintf("%09d", n+1), At: minute(n + 1)}}})
+	f.apply(&schema.Batch{Deletions: []schema.Deletion{{Key: schema.Key{Collection: "c", DID: authorOf(n), Rkey: fmt.Sprint(n)},
+		Rev: fmt.Sprintf("%09d", n+1), At: minute(n + 1)}}})
 	f.gone[f.records[n]] = true
 }
 
@@ -110,7 +114,8 @@ func (f *forgetTest) forget(store archive.Store) error {
 	in := f.archive
 	in.Store = store
 	for _, number := range numbers {
-		if err := runJob(f.archiveTest, &ForgetSegment{quiet[ForgetSegmentArgs](f.archiveTest, in)}, ForgetSegmentArgs{Segment: number}); err != nil {
+		if err := runJob(f.archiveTest, &ForgetSegment{quiet[ForgetSegmentArgs](f.archiveTest, in)},
+			ForgetSegmentArgs{Segment: number}); err != nil {
 			return err
 		}
 	}
@@ -391,7 +396,8 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	f.exec(`INSERT INTO tombstones TABLE aside`)
 	require.Zero(t, drop(), "a server may send the record again")
 	f.add(1)
-	f.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte(sealed[1])))) // the server sends the record again
+	// the server sends the record again
+	f.exec(`UPDATE archive_open SET blob = $1`, archive.PackRow(archive.AppendRecord(nil, []byte(sealed[1]))))
 	f.records = sealed
 	require.NoError(t, f.seal())
 	require.NoError(t, f.sync(f.store))

@@ -46,11 +46,15 @@ func Health(forget time.Duration) health.Feature {
 	return health.Feature{
 		Figures: figures,
 		Conditions: []health.Condition{
-			{Name: behind, Severity: health.Warning, Do: "SELECT kind, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'archive'"},
+			{
+				Name: behind, Severity: health.Warning,
+				Do: "SELECT kind, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'archive'",
+			},
 			{Name: forgets, Severity: health.Warning,
 				Do: "SELECT args, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE kind = 'forget_segment'; weir archive verify"},
 			{Name: lists, Severity: health.Warning,
-				Do: "SELECT * FROM unreadable_lists; SELECT state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE kind = 'list_forgotten'"},
+				Do: "SELECT * FROM unreadable_lists; SELECT state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE kind = " +
+					"'list_forgotten'"},
 		},
 		Read: func(ctx context.Context, db schema.DB, _ time.Time) (read health.Reading, err error) {
 			b, err := catalog.ReadBacklog(ctx, db)
@@ -62,7 +66,8 @@ func Health(forget time.Duration) health.Feature {
 				return read, err
 			}
 			read.Values, read.Messages = map[string]float64{}, map[string]string{}
-			for i, v := range []float64{float64(b.Rows), float64(b.Bytes), b.Oldest, float64(b.Unsynced), b.SyncAge, float64(b.Segments), float64(b.Stored),
+			for i, v := range []float64{float64(b.Rows), float64(b.Bytes), b.Oldest, float64(b.Unsynced), b.SyncAge, float64(b.Segments),
+				float64(b.Stored),
 				float64(b.Records), f.Overdue, float64(f.Failing), f.Unlisted, float64(f.Unreadable)} {
 				read.Values[figures[i].Name] = v
 			}

@@ -76,7 +76,8 @@ func (a Config) present(ctx context.Context, pool *pgxpool.Pool) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s lacks the last segments that were stored there, such as %s: mount its disk, or correct WEIR_ARCHIVE; if they are lost, set WEIR_ARCHIVE to a new place", a.Store, last[0].Name)
+	return fmt.Errorf("%s lacks the last segments that were stored there, such as %s: mount its disk, or correct WEIR_ARCHIVE; if they are "+
+		"lost, set WEIR_ARCHIVE to a new place", a.Store, last[0].Name)
 }
 
 // errDamaged means that a segment or its manifest was damaged in the store, or lost, after the

@@ -44,7 +44,8 @@ const config = `<yandex>
 const users = `<yandex>
   <profiles><default></default></profiles>
   <quotas><default></default></quotas>
-  <users><default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota></default></users>
+  <users><default><password></password><networks><ip>127.0.0.1</ip></networks>
+    <profile>default</profile><quota>default</quota></default></users>
 </yandex>`
 
 // Start starts a server for the duration of the test.

@@ -34,7 +34,8 @@ func BenchmarkGraph(b *testing.B) {
 	pool := schematest.New(b)
 	execute(b, pool, `SELECT setseed(0.5)`)
 	execute(b, pool, `INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared)
-		SELECT 'com.example.town.tree', 'did:plc:' || lpad((f % 1000)::text, 4, '0'), 'n' || f, '/ref' || n % 5, 'at-uri', 'at://did:plc:x/com.example.town.tree/n', 'com.example.town.tree', 'did:plc:' || lpad((t % 1000)::text, 4, '0'), 'n' || t, true
+		SELECT 'com.example.town.tree', 'did:plc:' || lpad((f % 1000)::text, 4, '0'), 'n' || f, '/ref' || n % 5, 'at-uri',
+		    'at://did:plc:x/com.example.town.tree/n', 'com.example.town.tree', 'did:plc:' || lpad((t % 1000)::text, 4, '0'), 'n' || t, true
 		FROM (SELECT n, n / 5 AS f, floor($1 * power(random(), 3))::int AS t FROM generate_series(0, $2 - 1) AS n) AS e`, benchNodes, benchEdges)
 	execute(b, pool, `VACUUM ANALYZE record_refs`)
 	config := pool.Config()

@@ -47,7 +47,8 @@ type Node struct {
 type Edge struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	Type string `json:"type"`          // the path of the reference without its indexes, such as "annotations.ontologyTypeRef"; or the type in the record
+	// the path of the reference without its indexes, such as "annotations.ontologyTypeRef"; or the type in the record
+	Type string `json:"type"`
 	Via  string `json:"via,omitempty"` // the at-uri of the record that describes the edge
 
 	path string
@@ -78,29 +79,37 @@ func name(did, collection, rkey string) string {
 var walk = `
 WITH RECURSIVE walk AS (
     SELECT 0 AS depth, ARRAY[$1::text] COLLATE "C" AS frontier, ARRAY[$1::text] COLLATE "C" AS seen, $3::bigint AS remaining,
-           '{}'::text[] COLLATE "C" AS froms, '{}'::text[] COLLATE "C" AS tos, '{}'::text[] COLLATE "C" AS vias, '{}'::text[] AS paths, false AS cut
+           '{}'::text[] COLLATE "C" AS froms, '{}'::text[] COLLATE "C" AS tos, '{}'::text[] COLLATE "C" AS vias,
+           '{}'::text[] AS paths, false AS cut
     UNION ALL
-    SELECT w.depth + 1, n.frontier, w.seen || n.frontier, w.remaining - n.visited, n.froms, n.tos, n.vias, n.paths, n.visited > w.remaining OR n.cut
+    SELECT w.depth + 1, n.frontier, w.seen || n.frontier, w.remaining - n.visited, n.froms, n.tos, n.vias, n.paths, n.visited > w.remaining
+        OR n.cut
     FROM walk AS w
     CROSS JOIN LATERAL (
         WITH visited AS MATERIALIZED (
             SELECT e.*
-            FROM (SELECT f.node, split_part(f.node, '/', 1) COLLATE "C" AS did, split_part(f.node, '/', 2) COLLATE "C" AS collection, split_part(f.node, '/', 3) COLLATE "C" AS rkey FROM unnest(w.frontier) AS f (node)) AS f
+            FROM (SELECT f.node, split_part(f.node, '/', 1) COLLATE "C" AS did, split_part(f.node, '/', 2) COLLATE "C" AS collection,
+                split_part(f.node, '/', 3) COLLATE "C" AS rkey FROM unnest(w.frontier) AS f (node)) AS f
             CROSS JOIN LATERAL (
-                (SELECT f.node AS from_, ` + name("r.to_did", "r.to_collection", "r.to_rkey") + ` AS to_, '' AS via, r.path, true AS forward, r.to_did AS other, row_number() OVER () AS n
+                (SELECT f.node AS from_, ` + name("r.to_did", "r.to_collection", "r.to_rkey") + ` AS to_, '' AS via, r.path,
+                    true AS forward, r.to_did AS other, row_number() OVER () AS n
                  FROM record_refs AS r
                  WHERE r.did = f.did AND r.collection = f.collection AND r.rkey = f.rkey AND r.to_rkey IS NOT NULL
                  LIMIT $4 + 1)
                 UNION ALL
-                (SELECT coalesce(` + name("o.to_did", "o.to_collection", "o.to_rkey") + `, ` + name("r.did", "r.collection", "r.rkey") + `), f.node,
+                (SELECT coalesce(` + name("o.to_did", "o.to_collection", "o.to_rkey") + `, ` + name("r.did", "r.collection", "r.rkey") + `),
+                    f.node,
                         CASE WHEN o.to_did IS NULL THEN '' ELSE ` + name("r.did", "r.collection", "r.rkey") + ` END, r.path,
                         o.to_did IS NULL OR r.path LIKE '%/target/recordRef', coalesce(o.to_did, r.did), r.n
                  FROM (SELECT r.*, row_number() OVER () AS n FROM record_refs AS r
-                       WHERE r.to_did = f.did AND r.to_collection = f.collection AND r.to_rkey = f.rkey AND` + shown("r.did") + ` LIMIT $4 + 1) AS r
+                       WHERE r.to_did = f.did AND r.to_collection = f.collection AND r.to_rkey = f.rkey AND` + shown("r.did") + `
+                       LIMIT $4 + 1) AS r
                  LEFT JOIN LATERAL (
                      SELECT o.to_did, o.to_collection, o.to_rkey FROM record_refs AS o
-                     WHERE ` + ends("r.path") + ` AND ` + ends("o.path") + ` AND o.did = r.did AND o.collection = r.collection AND o.rkey = r.rkey AND o.to_rkey IS NOT NULL
-                       AND o.path = left(r.path, -16) || CASE WHEN r.path LIKE '%/source/recordRef' THEN 'target/recordRef' ELSE 'source/recordRef' END
+                     WHERE ` + ends("r.path") + ` AND ` + ends("o.path") + ` AND o.did = r.did AND o.collection = r.collection
+                         AND o.rkey = r.rkey AND o.to_rkey IS NOT NULL
+                       AND o.path = left(r.path, -16) || CASE WHEN r.path LIKE '%/source/recordRef' THEN 'target/recordRef'
+                           ELSE 'source/recordRef' END
                      LIMIT 1
                  ) AS o ON true)
             ) AS e
@@ -108,7 +117,8 @@ WITH RECURSIVE walk AS (
             LIMIT w.remaining + 1
         )
         SELECT count(*) AS visited, coalesce(bool_or(v.n > $4), false) AS cut,
-               array_agg(CASE WHEN v.forward THEN v.from_ ELSE v.to_ END) AS froms, array_agg(CASE WHEN v.forward THEN v.to_ ELSE v.from_ END) AS tos, array_agg(v.via) AS vias, array_agg(v.path) AS paths,
+               array_agg(CASE WHEN v.forward THEN v.from_ ELSE v.to_ END) AS froms,
+                   array_agg(CASE WHEN v.forward THEN v.to_ ELSE v.from_ END) AS tos, array_agg(v.via) AS vias, array_agg(v.path) AS paths,
                ARRAY(
                    SELECT DISTINCT n.node FROM (SELECT v.from_ AS node FROM visited AS v UNION ALL SELECT v.to_ FROM visited AS v) AS n
                    WHERE NOT EXISTS (SELECT FROM unnest(w.seen) AS s (node) WHERE s.node = n.node)
@@ -121,7 +131,8 @@ SELECT w.depth, w.froms, w.tos, w.vias, w.paths, w.cut FROM walk AS w WHERE w.de
 
 // visit walks from a record, and returns the edges that it visited, each once.
 func visit(ctx context.Context, db DB, from schema.Key, depth, edges int) (found []Edge, truncated bool, err error) {
-	steps, err := schema.All(ctx, db, "walk from a record", pgx.RowToStructByPos[step], walk, strings.TrimPrefix(from.URI(), "at://"), depth, edges, maxFan)
+	steps, err := schema.All(ctx, db, "walk from a record", pgx.RowToStructByPos[step], walk, strings.TrimPrefix(from.URI(), "at://"), depth,
+		edges, maxFan)
 	if err != nil {
 		return nil, false, err
 	}
@@ -211,8 +222,10 @@ func describe(ctx context.Context, db DB, g *Graph) error {
 		nodes[i] = keyOf(g.Nodes[i].URI)
 	}
 	about := `
-SELECT ` + state() + `, coalesce((SELECT v.verdict FROM verdicts AS v WHERE v.did = k.did AND v.collection = k.collection AND v.rkey = k.rkey), ''),
-       coalesce((SELECT left(t.text, 200) FROM record_texts AS t WHERE t.did = k.did AND t.collection = k.collection AND t.rkey = k.rkey), '')
+SELECT ` + state() + `,
+    coalesce((SELECT v.verdict FROM verdicts AS v WHERE v.did = k.did AND v.collection = k.collection AND v.rkey = k.rkey), ''),
+       coalesce((SELECT left(t.text, 200) FROM record_texts AS t WHERE t.did = k.did AND t.collection = k.collection AND t.rkey = k.rkey),
+           '')
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (collection, did, rkey, n)
 ORDER BY k.n`
 	collections, dids, rkeys := schema.Columns(len(nodes), func(i int) schema.Key { return nodes[i] })
@@ -262,7 +275,8 @@ func typed(ctx context.Context, db DB, edges []Edge) error {
 		paths[n] = edges[i].path
 	}
 	const sql = `
-SELECT left(coalesce(d.record #>> (string_to_array(substr(p.path, 2), '/') || 'edgeType'::text), d.record ->> 'edgeType', d.record ->> 'kind', ''), $7)
+SELECT left(coalesce(d.record #>> (string_to_array(substr(p.path, 2), '/') || 'edgeType'::text), d.record ->> 'edgeType',
+    d.record ->> 'kind', ''), $7)
 FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::int[]) WITH ORDINALITY AS k (collection, did, rkey, first, last, n)
 LEFT JOIN LATERAL (
     SELECT r.record || '{}' AS record -- what is concatenated is in memory, and not read for each path
@@ -272,7 +286,8 @@ LEFT JOIN LATERAL (
 CROSS JOIN LATERAL unnest(($6::text[])[k.first:k.last]) WITH ORDINALITY AS p (path, m)
 ORDER BY k.n, p.m`
 	collections, dids, rkeys := schema.Columns(len(of), func(n int) schema.Key { return of[n] })
-	types, err := schema.All(ctx, db, "read the types of the edges", pgx.RowTo[string], sql, collections, dids, rkeys, first, last, paths, maxType)
+	types, err := schema.All(ctx, db, "read the types of the edges", pgx.RowTo[string], sql, collections, dids, rkeys, first, last, paths,
+		maxType)
 	for n := range types {
 		edges[via[n]].Type = types[n]
 	}

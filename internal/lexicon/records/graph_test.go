@@ -37,7 +37,9 @@ func TestRecordsThatDescribeEdgesAreEdges(t *testing.T) {
 	store(t, pool, edge.Collection, edge.DID, edge.Rkey, `{"edgeType": "causes"}`)
 	store(t, pool, set.Collection, set.DID, set.Rkey, `{"edgeType": "part-of", "edges": [{"edgeType": "follows"}, {}]}`)
 	store(t, pool, node(1).Collection, node(1).DID, node(1).Rkey, `{}`)
-	execute(t, pool, `INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, '1', now())`, node(2).Collection, node(2).DID, node(2).Rkey)
+	execute(t, pool, `
+INSERT INTO tombstones (collection, did, rkey, rev, deleted_at)
+VALUES ($1, $2, $3, '1', now())`, node(2).Collection, node(2).DID, node(2).Rkey)
 	refer(t, pool, edge, "/source/recordRef", node(1))
 	refer(t, pool, edge, "/target/recordRef", node(2))
 	refer(t, pool, set, "/edges/0/source/recordRef", node(3))
@@ -64,7 +66,8 @@ func TestRecordsThatDescribeEdgesAreEdges(t *testing.T) {
 	for _, n := range g.Nodes {
 		states[n.URI] = n.State
 	}
-	require.Equal(t, map[string]string{node(1).URI(): Stored, node(2).URI(): Deleted, node(3).URI(): Missing, node(4).URI(): Missing, node(5).URI(): Missing, set.URI(): Stored}, states)
+	require.Equal(t, map[string]string{node(1).URI(): Stored, node(2).URI(): Deleted, node(3).URI(): Missing, node(4).URI(): Missing,
+		node(5).URI(): Missing, set.URI(): Stored}, states)
 
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:e', 'deactivated'), ($1, 'takendown')`, node(5).DID)
 	g, err = Neighbourhood(t.Context(), pool, node(1), 1, 100)
@@ -132,7 +135,8 @@ func TestWalksAreBounded(t *testing.T) {
 	pool := schematest.New(t)
 	hub := node(0)
 	execute(t, pool, `INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared)
-		SELECT $1, 'did:plc:x', 'r' || n, '/hub', 'at-uri', '', $1, $2, $3, true FROM generate_series(1, $4) AS n`, hub.Collection, hub.DID, hub.Rkey, maxFan)
+		SELECT $1, 'did:plc:x', 'r' || n, '/hub', 'at-uri', '', $1, $2, $3, true
+		FROM generate_series(1, $4) AS n`, hub.Collection, hub.DID, hub.Rkey, maxFan)
 	g, err := Neighbourhood(t.Context(), pool, hub, 2, MaxEdges)
 	require.NoError(t, err)
 	require.Len(t, g.Edges, maxFan)
@@ -176,7 +180,8 @@ func TestLargeRecordOfEdgesIsReadOnce(t *testing.T) {
 		refer(t, pool, set, fmt.Sprintf("/edges/%d/source/recordRef", i), node(0))
 		refer(t, pool, set, fmt.Sprintf("/edges/%d/target/recordRef", i), node(i+1))
 	}
-	store(t, pool, set.Collection, set.DID, set.Rkey, fmt.Sprintf(`{"edges": [%s], "pad": [%q]}`, strings.TrimSuffix(edges.String(), ","), strings.Repeat(pad.String(), 4)))
+	store(t, pool, set.Collection, set.DID, set.Rkey,
+		fmt.Sprintf(`{"edges": [%s], "pad": [%q]}`, strings.TrimSuffix(edges.String(), ","), strings.Repeat(pad.String(), 4)))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		g, err := Neighbourhood(t.Context(), tx, node(0), 1, 1000)
 		require.NoError(t, err)
@@ -185,7 +190,10 @@ func TestLargeRecordOfEdgesIsReadOnce(t *testing.T) {
 			require.Equal(t, types[e.To], e.Type)
 		}
 		var reads int
-		require.NoError(t, tx.QueryRow(t.Context(), `SELECT sum(idx_scan) FROM pg_stat_xact_all_tables WHERE relid IN (SELECT reltoastrelid FROM pg_class WHERE relname LIKE 'records%')`).Scan(&reads))
+		require.NoError(t, tx.QueryRow(t.Context(), `
+SELECT sum(idx_scan)
+FROM pg_stat_xact_all_tables
+WHERE relid IN (SELECT reltoastrelid FROM pg_class WHERE relname LIKE 'records%')`).Scan(&reads))
 		require.Positive(t, reads)
 		require.Less(t, reads, many/4)
 		return nil

@@ -68,7 +68,8 @@ func (p position) cursor() Cursor {
 // untrusted.
 func (c Cursor) read(of string) (p position, err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(string(c))
-	if len(c) > maxCursor || err != nil || json.Unmarshal(raw, &p) != nil || p.Of != hash(of) || p.Skip < 0 || p.At.Year() < 0 || p.At.Year() > 9999 {
+	if len(c) > maxCursor || err != nil || json.Unmarshal(raw, &p) != nil || p.Of != hash(of) || p.Skip < 0 || p.At.Year() < 0 ||
+		p.At.Year() > 9999 {
 		return p, ErrCursor
 	}
 	for _, text := range []string{p.Key.DID, p.Key.Collection, p.Key.Rkey, string(p.Path)} {
@@ -128,7 +129,9 @@ LIMIT $5`
 
 // ListOf returns records of one account and collection, in the order of their keys, or
 // in reverse. after is the key of the last record on the page before.
-func ListOf(ctx context.Context, db DB, did, collection string, limit int, after string, reverse bool) (page []Record, next string, err error) {
+func ListOf(
+	ctx context.Context, db DB, did, collection string, limit int, after string, reverse bool,
+) (page []Record, next string, err error) {
 	order, beyond := "DESC", "<"
 	if reverse {
 		order, beyond = "ASC", ">"

@@ -95,7 +95,8 @@ func Find(ctx context.Context, db DB, k schema.Key) (Record, error) {
 // schema.ErrNoRows.
 func Read(ctx context.Context, db DB, k schema.Key, limit int) (Detail, error) {
 	const sql = `
-SELECT r.cid, r.rev, r.indexed_at, r.record, coalesce(v.verdict, ''), coalesce(v.state, ''), coalesce(v.dangling, false), coalesce(v.problems, '[]'), coalesce(v.warnings, '[]'),
+SELECT r.cid, r.rev, r.indexed_at, r.record, coalesce(v.verdict, ''), coalesce(v.state, ''), coalesce(v.dangling, false),
+    coalesce(v.problems, '[]'), coalesce(v.warnings, '[]'),
        ARRAY(SELECT 'at://' || p.to_did || '/' || p.to_collection || '/' || p.to_rkey FROM parked AS p
              WHERE p.did = r.did AND p.collection = r.collection AND p.rkey = r.rkey ORDER BY p.to_did, p.to_collection, p.to_rkey)
 FROM records AS r
@@ -136,7 +137,8 @@ FROM (
     OFFSET $4 LIMIT $5
 ) AS k
 ORDER BY k.path COLLATE "C", k.target COLLATE "C"`
-	page.List, err = schema.All(ctx, db, "read the references of a record", pgx.RowToStructByPos[Reference], sql, k.DID, k.Collection, k.Rkey, from.Skip, limit+1)
+	page.List, err = schema.All(ctx, db, "read the references of a record", pgx.RowToStructByPos[Reference], sql, k.DID, k.Collection, k.Rkey,
+		from.Skip, limit+1)
 	if len(page.List) > limit {
 		page.List = page.List[:limit]
 		page.Next = position{Of: of, Skip: from.Skip + limit}.cursor()
@@ -158,7 +160,8 @@ func ReadReferrers(ctx context.Context, db DB, k schema.Key, limit int, after Cu
 	sql := `
 SELECT r.collection, r.did, r.rkey, r.path, r.kind
 FROM record_refs AS r
-WHERE r.to_did = $1 AND r.to_collection = $2 AND r.to_rkey = $3 AND (r.did, r.collection, r.rkey, r.path COLLATE "C") > ($4, $5, $6, $7) AND` + shown("r.did") + `
+WHERE r.to_did = $1 AND r.to_collection = $2 AND r.to_rkey = $3 AND (r.did, r.collection, r.rkey, r.path COLLATE "C") > ($4, $5, $6, $7)
+    AND` + shown("r.did") + `
 ORDER BY r.did, r.collection, r.rkey, r.path COLLATE "C"
 LIMIT $8`
 	page.List, err = schema.All(ctx, db, "read the referrers of a record", func(row pgx.CollectableRow) (r Referrer, err error) {
@@ -188,7 +191,8 @@ func FindAccount(ctx context.Context, db DB, identifier string) (Account, error)
 		did = `SELECT $1::text AS did`
 	}
 	sql := `
-SELECT k.did, CASE WHEN coalesce(a.status, 'active') = 'active' AND` + schema.Withheld("k.did") + `THEN 'withheld' ELSE coalesce(a.status, 'active') END
+SELECT k.did, CASE WHEN coalesce(a.status, 'active') = 'active' AND` + schema.Withheld("k.did") + `THEN 'withheld'
+    ELSE coalesce(a.status, 'active') END
 FROM (` + did + `) AS k LEFT JOIN accounts AS a ON a.did = k.did`
 	return schema.One(ctx, db, "find the account", pgx.RowToStructByPos[Account], sql, identifier)
 }

@@ -28,7 +28,10 @@ func TestPagesShowEachRecordOnce(t *testing.T) {
 			value = `{}`
 		}
 		store(t, pool, key.Collection, key.DID, key.Rkey, value)
-		execute(t, pool, `UPDATE records SET indexed_at = timestamptz '2026-05-04' + $1::int / 4 * interval '1 hour' WHERE rkey = $2`, i, key.Rkey)
+		execute(t, pool, `
+UPDATE records
+SET indexed_at = timestamptz '2026-05-04' + $1::int / 4 * interval '1 hour'
+WHERE rkey = $2`, i, key.Rkey)
 		want = append(want, key.URI())
 	}
 	store(t, pool, collection+"s", "did:plc:0", "other", `{}`)
@@ -96,26 +99,36 @@ func TestRecordsHaveReferencesAndReferrers(t *testing.T) {
 	pool := schematest.New(t)
 	tree := node(1)
 	store(t, pool, tree.Collection, tree.DID, tree.Rkey, `{"height": 3}`)
-	execute(t, pool, `INSERT INTO verdicts (collection, did, rkey, cid, schema_hash, verdict, state, dangling, warnings) VALUES ($1, $2, $3, 'cid-1', 'h', 'valid', 'parked', true, '[{"rule": "high"}]')`, tree.Collection, tree.DID, tree.Rkey)
-	execute(t, pool, `INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey) VALUES ($1, $2, $3, 'com.example.town.park', 'did:plc:p', '1')`, tree.Collection, tree.DID, tree.Rkey)
+	execute(t, pool, `
+INSERT INTO verdicts (collection, did, rkey, cid, schema_hash, verdict, state, dangling, warnings)
+VALUES ($1, $2, $3, 'cid-1', 'h', 'valid', 'parked', true, '[{"rule": "high"}]')`, tree.Collection, tree.DID, tree.Rkey)
+	execute(t, pool, `
+INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey)
+VALUES ($1, $2, $3, 'com.example.town.park', 'did:plc:p', '1')`, tree.Collection, tree.DID, tree.Rkey)
 	store(t, pool, node(2).Collection, node(2).DID, node(2).Rkey, `{}`)
-	execute(t, pool, `INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, '1', now())`, node(3).Collection, node(3).DID, node(3).Rkey)
+	execute(t, pool, `
+INSERT INTO tombstones (collection, did, rkey, rev, deleted_at)
+VALUES ($1, $2, $3, '1', now())`, node(3).Collection, node(3).DID, node(3).Rkey)
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ($1, 'takendown')`, node(5).DID)
 	for i := 2; i <= 5; i++ {
 		refer(t, pool, tree, fmt.Sprintf("/near/%d", i), node(i))
 		refer(t, pool, node(i), "/of", tree)
 	}
-	execute(t, pool, `INSERT INTO record_refs (collection, did, rkey, path, kind, target, declared) VALUES ($1, $2, $3, '/picture', 'blob', 'bafkreiabc', true)`, tree.Collection, tree.DID, tree.Rkey)
+	execute(t, pool, `
+INSERT INTO record_refs (collection, did, rkey, path, kind, target, declared)
+VALUES ($1, $2, $3, '/picture', 'blob', 'bafkreiabc', true)`, tree.Collection, tree.DID, tree.Rkey)
 
 	d, err := Read(t.Context(), pool, tree, 100)
 	require.NoError(t, err)
-	require.Equal(t, []any{"valid", "parked", true, []string{"at://did:plc:p/com.example.town.park/1"}}, []any{d.Verdict, d.Projection, d.Dangling, d.WaitsFor})
+	require.Equal(t, []any{"valid", "parked", true, []string{"at://did:plc:p/com.example.town.park/1"}},
+		[]any{d.Verdict, d.Projection, d.Dangling, d.WaitsFor})
 	require.JSONEq(t, `[{"rule": "high"}]`, string(d.Warnings))
 	states := map[string]string{}
 	for _, r := range d.References.List {
 		states[r.Path] = fmt.Sprint(r.State, " ", r.Dangling)
 	}
-	require.Equal(t, map[string]string{"/near/2": "stored false", "/near/3": "deleted true", "/near/4": "missing false", "/near/5": "hidden false", "/picture": " false"}, states)
+	require.Equal(t, map[string]string{"/near/2": "stored false", "/near/3": "deleted true", "/near/4": "missing false",
+		"/near/5": "hidden false", "/picture": " false"}, states)
 	require.Len(t, d.Referrers.List, 3, "references by a hidden account must be omitted")
 
 	var paths []string
@@ -150,10 +163,14 @@ func TestRecordsHaveReferencesAndReferrers(t *testing.T) {
 func TestLongCursors(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	long := schema.Key{DID: "did:web:" + strings.Repeat("d", 248), Collection: "com.example." + strings.Repeat("c", 300), Rkey: strings.Repeat("r", 512)}
+	long := schema.Key{
+		DID: "did:web:" + strings.Repeat("d", 248), Collection: "com.example." + strings.Repeat("c", 300), Rkey: strings.Repeat("r", 512),
+	}
 	path, to := "/"+strings.Repeat("\x01", 2047), node(1)
 	for i := range 3 {
-		execute(t, pool, `INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared) VALUES ($1, $2, $3, $4, 'at-uri', $5, $6, $7, $8, true)`,
+		execute(t, pool, `
+INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared)
+VALUES ($1, $2, $3, $4, 'at-uri', $5, $6, $7, $8, true)`,
 			long.Collection, long.DID, long.Rkey, path, to.URI()+strings.Repeat("<", 100_000)+fmt.Sprint(i), to.Collection, to.DID, to.Rkey)
 	}
 	var targets []string
@@ -183,14 +200,17 @@ func TestSearchFindsWords(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for i := range 9 {
-		execute(t, pool, `INSERT INTO record_texts (collection, did, rkey, text, words) SELECT $1, $2, $3, t, to_tsvector('simple', t) FROM (SELECT repeat('heron ', $4) || 'river' AS t) AS t`,
+		execute(t, pool, `
+INSERT INTO record_texts (collection, did, rkey, text, words) SELECT $1, $2, $3, t, to_tsvector('simple', t)
+FROM (SELECT repeat('heron ', $4) || 'river' AS t) AS t`,
 			[]string{"com.example.town.tree", "com.example.town.bird"}[i%2], fmt.Sprintf("did:plc:%d", i), "k", i%4)
 	}
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:3', 'suspended')`)
 	for _, c := range []struct {
 		words, collection string
 		want              int
-	}{{"'heron'", "", 5}, {"'heron'", "com.example.town.bird", 3}, {"'river' & 'heron'", "", 5}, {"'river'", "", 8}, {"'swan'", "", 0}, {"", "", 0}} {
+	}{{"'heron'", "", 5}, {"'heron'", "com.example.town.bird", 3}, {"'river' & 'heron'", "", 5}, {"'river'", "", 8}, {"'swan'", "", 0},
+		{"", "", 0}} {
 		var got []string
 		last := float32(1e30)
 		for after := Cursor(""); ; {
@@ -218,13 +238,20 @@ func TestSearchFilters(t *testing.T) {
 	catalog, err := lexicon.New()
 	require.NoError(t, err)
 	for rkey, record := range map[string]string{
-		"none": `{}`, "swiss": `{"languages": ["de-CH", "gsw"]}`, "german": `{"languages": ["de"], "mimeType": "Audio/MPEG"}`, "post": `{"langs": ["den", "DE-Latn-AT"]}`,
-		"film": `{"languages": ["fr"], "mediaBlob": {"mimeType": "video/mp4"}, "blob": "x"}`, "sound": `{"blob": {"$type": "blob", "ref": {"$link": "bafkreih5aznjvttude6c3wbvqeebb6rlx5wkbzyppv7garjiubll2ceym4"}, "mimeType": "audio/x-wav", "size": 9}}`,
-		"hostile": `{"languages": ["de'", "", "'x':1A", "de\\", 7, null, {"de": "de"}, "=language=de"], "langs": "de", "mimeType": ["audio"], "blob": {"mimeType": "audio/'"}}`,
-		"many":    `{"languages": [` + strings.Repeat(`"aa",`, 200) + `"de"]}`,
+		"none": `{}`, "swiss": `{"languages": ["de-CH", "gsw"]}`, "german": `{"languages": ["de"], "mimeType": "Audio/MPEG"}`,
+		"post": `{"langs": ["den", "DE-Latn-AT"]}`,
+		"film": `{"languages": ["fr"], "mediaBlob": {"mimeType": "video/mp4"}, "blob": "x"}`,
+		"sound": `{"blob": {"$type": "blob", "ref": {"$link": "bafkreih5aznjvttude6c3wbvqeebb6rlx5wkbzyppv7garjiubll2ceym4"},
+			"mimeType": "audio/x-wav", "size": 9}}`,
+		"hostile": `{"languages": ["de'", "", "'x':1A", "de\\", 7, null, {"de": "de"}, "=language=de"],
+			"langs": "de", "mimeType": ["audio"], "blob": {"mimeType": "audio/'"}}`,
+		"many": `{"languages": [` + strings.Repeat(`"aa",`, 200) + `"de"]}`,
 	} {
 		filters := Filters(catalog.Validate("com.example.text", rkey, []byte(record)).Root)
-		execute(t, pool, `INSERT INTO record_texts (collection, did, rkey, text, words) VALUES ('com.example.text', 'did:plc:a', $1, 'a heron', $$'heron':1 'language':2 $$::tsvector || coalesce($2::tsvector, ''))`, rkey, filters)
+		execute(t, pool, `
+INSERT INTO record_texts (collection, did, rkey, text, words)
+VALUES ('com.example.text', 'did:plc:a', $1, 'a heron',
+    $$'heron':1 'language':2 $$::tsvector || coalesce($2::tsvector, ''))`, rkey, filters)
 	}
 	found := func(q Query) string {
 		t.Helper()

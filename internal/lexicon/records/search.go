@@ -60,7 +60,8 @@ WITH found AS MATERIALIZED (
     ORDER BY f.rank DESC, f.did DESC, f.collection DESC, f.rkey DESC
     LIMIT $8
 )
-SELECT p.did, p.collection, p.rkey, p.rank, coalesce(r.cid, ''), coalesce(v.verdict, ''), left(t.text, 500), (SELECT count(*) > $3 FROM found)
+SELECT p.did, p.collection, p.rkey, p.rank, coalesce(r.cid, ''), coalesce(v.verdict, ''), left(t.text, 500),
+    (SELECT count(*) > $3 FROM found)
 FROM page AS p
 JOIN record_texts AS t ON t.did = p.did AND t.collection = p.collection AND t.rkey = p.rkey
 LEFT JOIN records AS r ON r.collection = p.collection AND r.did = p.did AND r.rkey = p.rkey

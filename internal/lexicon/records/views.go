@@ -191,7 +191,10 @@ func ReadCatalog(ctx context.Context, db DB) (*lexicon.Catalog, error) {
 // other collections. It returns how many it made or changed. If a view cannot be made,
 // as when another view depends on a column that is removed, the others are still made.
 func MakeViews(ctx context.Context, db DB, catalog *lexicon.Catalog) (made int, err error) {
-	const others = `SELECT n.nspname::text FROM pg_namespace AS n WHERE NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = n.nspname)`
+	const others = `
+SELECT n.nspname::text
+FROM pg_namespace AS n
+WHERE NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = n.nspname)`
 	taken, err := schema.All(ctx, db, "list the schemas of the database", pgx.RowTo[string], others)
 	if err != nil {
 		return 0, err
@@ -211,7 +214,8 @@ func MakeViews(ctx context.Context, db DB, catalog *lexicon.Catalog) (made int, 
 		}
 	}
 	for _, v := range views {
-		changed, err := schema.One(ctx, db, "make the view of "+v.Collection, pgx.RowTo[bool], `SELECT make_record_view($1, $2, $3, $4)`, v.Collection, v.Schema, v.Name, v.Columns)
+		changed, err := schema.One(ctx, db, "make the view of "+v.Collection, pgx.RowTo[bool], `SELECT make_record_view($1, $2, $3, $4)`,
+			v.Collection, v.Schema, v.Name, v.Columns)
 		if err != nil {
 			failed = append(failed, hinted(err))
 		}

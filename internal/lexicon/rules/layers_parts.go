@@ -132,7 +132,8 @@ func annotation(c *check, v lexicon.Value) {
 }
 
 func anchor(c *check, v lexicon.Value) {
-	for _, name := range []string{"textSpan", "tokenRef", "tokenRefSequence", "temporalSpan", "spatioTemporalAnchor", "pageAnchor", "externalTarget"} {
+	for _, name := range []string{"textSpan", "tokenRef", "tokenRefSequence", "temporalSpan", "spatioTemporalAnchor", "pageAnchor",
+		"externalTarget"} {
 		if v.Field(name).Exists() {
 			return
 		}

@@ -9,14 +9,15 @@ package rules
 // programs are not searched.
 func layersSearched() map[string][]string {
 	return map[string][]string{
-		"alignment.alignment":           {},
-		"annotation.annotationLayer":    {"", "annotations/*/label", "annotations/*/value", "annotations/*/text", "labelSet"},
-		"annotation.clusterSet":         {"", "clusters/*/canonicalLabel"},
-		"changelog.entry":               {"", "summary", "sections/*/items/*/description"},
-		"corpus.corpus":                 {"name", "", "description"},
-		"corpus.membership":             {},
-		"eprint.dataLink":               {"", "description", "paperSection"},
-		"eprint.eprint":                 {"eprintIdentifier", "citation/title", "", "description", "citation/abstract", "citation/creators/*/family", "citation/creators/*/given", "citation/creators/*/literal"},
+		"alignment.alignment":        {},
+		"annotation.annotationLayer": {"", "annotations/*/label", "annotations/*/value", "annotations/*/text", "labelSet"},
+		"annotation.clusterSet":      {"", "clusters/*/canonicalLabel"},
+		"changelog.entry":            {"", "summary", "sections/*/items/*/description"},
+		"corpus.corpus":              {"name", "", "description"},
+		"corpus.membership":          {},
+		"eprint.dataLink":            {"", "description", "paperSection"},
+		"eprint.eprint": {"eprintIdentifier", "citation/title", "", "description", "citation/abstract",
+			"citation/creators/*/family", "citation/creators/*/given", "citation/creators/*/literal"},
 		"expression.expression":         {"id", "", "text", "features/entries/*/value"},
 		"graph.graphEdge":               {},
 		"graph.graphEdgeSet":            {},

@@ -45,7 +45,10 @@ func TestLayersSearchedFields(t *testing.T) {
 			{"graph.graphNode", "label", "properties/entries/*/value", "properties/entries/*/key"},
 			{"persona.persona", "name", "description guidelines", "features/entries/*/value"},
 			{"media.media", "title", "description", "mimeType"},
-			{"eprint.eprint", "eprintIdentifier citation/title", "description citation/abstract citation/creators/*/family citation/creators/*/given citation/creators/*/literal", "citation/doi"},
+			{
+				"eprint.eprint", "eprintIdentifier citation/title",
+				"description citation/abstract citation/creators/*/family citation/creators/*/given citation/creators/*/literal", "citation/doi",
+			},
 			{"eprint.dataLink", "", "description paperSection", "features/entries/*/value"},
 			{"changelog.entry", "", "summary sections/*/items/*/description", "sections/*/items/*/fieldPath"},
 			{"segmentation.segmentation", "", "", "tokenizations/*/tokens/*/text"},

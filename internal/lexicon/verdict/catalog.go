@@ -87,7 +87,8 @@ INSERT INTO lexicons AS l (nsid, document, hash, source, authority)
 SELECT d.nsid, d.document, d.hash, $4, nullif(d.authority, '')
 FROM unnest($1::text[], $2::jsonb[], $3::text[], $5::text[]) AS d (nsid, document, hash, authority)
 ON CONFLICT (nsid) DO UPDATE
-SET document = excluded.document, hash = excluded.hash, source = excluded.source, authority = excluded.authority, loaded_at = excluded.loaded_at
+SET document = excluded.document, hash = excluded.hash, source = excluded.source, authority = excluded.authority,
+    loaded_at = excluded.loaded_at
 WHERE (l.hash, l.source, l.authority) IS DISTINCT FROM (excluded.hash, excluded.source, excluded.authority)
   AND (l.source = excluded.source OR excluded.source = 'folder')`
 	n := len(c.Documents)
@@ -130,5 +131,6 @@ func Outdated(ctx context.Context, db schema.DB, collection, hash string, after 
 SELECT collection, did, rkey FROM verdicts
 WHERE collection = $1 AND schema_hash <> $2 AND (did, rkey) > ($3, $4)
 ORDER BY did, rkey LIMIT $5`
-	return schema.All(ctx, db, "read what was judged with another schema", pgx.RowToStructByPos[schema.Key], sql, collection, hash, after.DID, after.Rkey, limit)
+	return schema.All(ctx, db, "read what was judged with another schema", pgx.RowToStructByPos[schema.Key], sql, collection, hash, after.DID,
+		after.Rkey, limit)
 }

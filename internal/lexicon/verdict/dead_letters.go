@@ -13,7 +13,10 @@ const stages = `('lexicon', 'rules', 'reference')`
 
 // RetriedBy returns the ids of the dead letters that a job retries, by their records.
 func RetriedBy(ctx context.Context, db schema.DB, job int64) (map[schema.Key]int64, error) {
-	const sql = `SELECT collection, did, rkey, id FROM dead_letters WHERE job = $1 AND stage IN ` + stages + ` AND state = 'retrying' AND rkey IS NOT NULL`
+	const sql = `
+SELECT collection, did, rkey, id
+FROM dead_letters
+WHERE job = $1 AND stage IN ` + stages + ` AND state = 'retrying' AND rkey IS NOT NULL`
 	found := map[schema.Key]int64{}
 	var key schema.Key
 	var id int64
@@ -33,7 +36,8 @@ const settle = `
 UPDATE dead_letters AS d SET state = 'retried', state_at = now()
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 CROSS JOIN LATERAL (
-    SELECT l.id FROM dead_letters AS l WHERE l.did = k.did AND l.collection = k.collection AND l.rkey = k.rkey AND l.state = 'open' AND l.stage IN ` + stages + `
+    SELECT l.id FROM dead_letters AS l WHERE l.did = k.did AND l.collection = k.collection AND l.rkey = k.rkey AND l.state = 'open'
+        AND l.stage IN ` + stages + `
     LIMIT 10000
 ) AS l
 WHERE d.id = l.id AND d.state = 'open'`

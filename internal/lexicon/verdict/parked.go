@@ -38,7 +38,8 @@ WHERE p.did = k.did AND p.collection = k.collection AND p.rkey = k.rkey
 	const insert = `
 INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey, retry_at)
 SELECT w.*, now() + $7::interval
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS w (collection, did, rkey, to_collection, to_did, to_rkey)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS w (collection, did, rkey, to_collection, to_did,
+    to_rkey)
 ON CONFLICT DO NOTHING`
 	var of, to []schema.Key
 	for _, j := range judged {
@@ -66,7 +67,8 @@ var dependents = `
     UNION
     (SELECT r.collection, r.did, r.rkey FROM record_refs AS r
      WHERE r.to_rkey IS NOT NULL
-       AND (r.read OR r.dangling = (EXISTS (SELECT FROM records_other AS s WHERE s.collection = k.collection AND s.did = k.did AND s.rkey = k.rkey)
+       AND (r.read OR r.dangling = (EXISTS (SELECT FROM records_other AS s
+           WHERE s.collection = k.collection AND s.did = k.did AND s.rkey = k.rkey)
                                     AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = k.did AND a.status = 'deleted')))
        AND ` + ofTarget("r") + `LIMIT $7)`
 
@@ -87,7 +89,8 @@ SELECT k.collection, k.did, k.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 WHERE EXISTS (` + dependents + `)`
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
-	return schema.All(ctx, db, "find records that others depend on", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey, "", "", "", 1)
+	return schema.All(ctx, db, "find records that others depend on", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey, "", "", "",
+		1)
 }
 
 // Dependents returns at most limit records that must be judged again because of a target,
@@ -116,7 +119,8 @@ SELECT t.to_collection, $1::text, t.to_rkey FROM (
      ORDER BY r.to_collection, r.to_rkey LIMIT $4)
 ) AS t
 ORDER BY t.to_collection, t.to_rkey LIMIT $4`
-	return schema.All(ctx, db, "read what others refer to of "+did, pgx.RowToStructByPos[schema.Key], sql, did, after.Collection, after.Rkey, limit)
+	return schema.All(ctx, db, "read what others refer to of "+did, pgx.RowToStructByPos[schema.Key], sql, did, after.Collection, after.Rkey,
+		limit)
 }
 
 // A ParkedTarget is a record that others wait for.
@@ -142,7 +146,8 @@ WITH due AS (
     FROM due WHERE p.ctid = due.ctid
     RETURNING p.to_collection, p.to_did, p.to_rkey, p.state
 )
-SELECT l.to_collection AS collection, l.to_did AS did, l.to_rkey AS rkey, ` + targetFound + ` AS found, bool_or(l.state = 'asking') AS last, count(*) AS rows
+SELECT l.to_collection AS collection, l.to_did AS did, l.to_rkey AS rkey, ` + targetFound + ` AS found, bool_or(l.state = 'asking') AS last,
+    count(*) AS rows
 FROM retried AS l
 GROUP BY l.to_collection, l.to_did, l.to_rkey
 ORDER BY l.to_collection, l.to_did, l.to_rkey`

@@ -77,12 +77,15 @@ func Store(ctx context.Context, tx pgx.Tx, judged []*Judgment) error {
 func queueVerdicts(q *pgx.Batch, judged []*Judgment) {
 	const sql = `
 INSERT INTO verdicts AS v (collection, did, rkey, cid, schema_hash, verdict, state, dangling, problems, warnings)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::boolean[], $9::jsonb[], $10::jsonb[])
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::boolean[], $9::jsonb[],
+    $10::jsonb[])
 ON CONFLICT (did, collection, rkey) DO UPDATE
-SET cid = excluded.cid, schema_hash = excluded.schema_hash, verdict = excluded.verdict, state = excluded.state, dangling = excluded.dangling,
+SET cid = excluded.cid, schema_hash = excluded.schema_hash, verdict = excluded.verdict, state = excluded.state,
+    dangling = excluded.dangling,
     problems = excluded.problems, warnings = excluded.warnings, judged_at = excluded.judged_at
 WHERE (v.cid, v.schema_hash, v.verdict, v.state, v.dangling, v.problems, v.warnings)
-      IS DISTINCT FROM (excluded.cid, excluded.schema_hash, excluded.verdict, excluded.state, excluded.dangling, excluded.problems, excluded.warnings)`
+      IS DISTINCT FROM (excluded.cid, excluded.schema_hash, excluded.verdict, excluded.state, excluded.dangling, excluded.problems,
+          excluded.warnings)`
 	n := len(judged)
 	cid, hash, verdict, state := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	dangling, wrong, warnings := make([]bool, n), make([]json.RawMessage, n), make([]json.RawMessage, n)
@@ -109,8 +112,10 @@ func queueReferences(q *pgx.Batch, judged []*Judgment) {
 	queueReplace(q, "record_refs", judged)
 	const sql = `
 INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, cid, declared, read, dangling)
-SELECT collection, did, rkey, path, kind, target, nullif(to_collection, ''), nullif(to_did, ''), nullif(to_rkey, ''), nullif(cid, ''), declared, read, dangling
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::boolean[], $12::boolean[], $13::boolean[])
+SELECT collection, did, rkey, path, kind, target, nullif(to_collection, ''), nullif(to_did, ''), nullif(to_rkey, ''), nullif(cid, ''),
+    declared, read, dangling
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+    $11::boolean[], $12::boolean[], $13::boolean[])
      AS r (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, cid, declared, read, dangling)`
 	var of, to []schema.Key
 	var path, kind, target, cid []string
@@ -136,13 +141,15 @@ func queueTexts(q *pgx.Batch, judged []*Judgment) {
 	const sql = `
 INSERT INTO record_texts (collection, did, rkey, text, words)
 SELECT collection, did, rkey, text, setweight(coalesce(names, ''), 'A') || coalesce(words, '') || coalesce(filters, '')
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[], $6::tsvector[], $7::tsvector[]) AS t (collection, did, rkey, text, names, words, filters)`
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::tsvector[], $6::tsvector[], $7::tsvector[]) AS t (collection, did, rkey,
+    text, names, words, filters)`
 	var with []*Judgment
 	var text []string
 	var names, words, filters []*string
 	for _, j := range judged {
 		if j.Names != nil || j.Words != nil {
-			with, text, names, words, filters = append(with, j), append(text, j.Text), append(names, j.Names), append(words, j.Words), append(filters, j.Filters)
+			with, text, names, words, filters = append(with, j), append(text, j.Text), append(names, j.Names), append(words, j.Words),
+				append(filters, j.Filters)
 		}
 	}
 	if len(with) == 0 {

@@ -32,15 +32,16 @@ LEFT JOIN LATERAL (
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	var key schema.Key
 	var t Target
-	err := schema.Each(ctx, db, "look for the targets of references", []any{&key.Collection, &key.DID, &key.Rkey, &t.CID, &t.Gone}, func() error {
-		if t.Gone {
-			t.CID = ""
-		}
-		if t != (Target{}) {
-			found[key] = t
-		}
-		return nil
-	}, sql, collection, did, rkey)
+	err := schema.Each(ctx, db, "look for the targets of references", []any{&key.Collection, &key.DID, &key.Rkey, &t.CID, &t.Gone},
+		func() error {
+			if t.Gone {
+				t.CID = ""
+			}
+			if t != (Target{}) {
+				found[key] = t
+			}
+			return nil
+		}, sql, collection, did, rkey)
 	if err != nil {
 		return nil, err
 	}

@@ -66,9 +66,11 @@ WITH old AS (
 INSERT INTO relay_audits AS r (stream, day, method, events, missing, stored, problem, retry_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, CASE WHEN $8 THEN now() + interval '1 hour' END)
 ON CONFLICT (stream, day) DO UPDATE
-SET method = excluded.method, events = excluded.events, missing = r.missing + excluded.missing, stored = r.stored + excluded.stored, problem = excluded.problem,
+SET method = excluded.method, events = excluded.events, missing = r.missing + excluded.missing, stored = r.stored + excluded.stored,
+    problem = excluded.problem,
     tries = r.tries + 1, retry_at = CASE WHEN r.tries + 1 < $10 THEN excluded.retry_at END, ended_at = now()`
-	_, err := db.Exec(ctx, sql, a.Stream, a.Day, a.Method, a.Events, a.Missing, a.Stored, schema.Text(a.Problem), again && a.Problem != "", relayAuditsKept, relayAuditTries)
+	_, err := db.Exec(ctx, sql, a.Stream, a.Day, a.Method, a.Events, a.Missing, a.Stored, schema.Text(a.Problem), again && a.Problem != "",
+		relayAuditsKept, relayAuditTries)
 	if err != nil {
 		return fmt.Errorf("store the comparison with %s: %w", a.Stream, err)
 	}
@@ -86,7 +88,12 @@ FROM relay_audits ORDER BY stream, day DESC`
 // AuditedAuthors returns the Nostr accounts that have been followed since a time; everyone is true
 // if the whole network is followed.
 func AuditedAuthors(ctx context.Context, db schema.DB, since time.Time) (dids []string, everyone bool, err error) {
-	const sql = `SELECT w.did FROM watch_members AS w WHERE w.did LIKE ` + schema.NostrDIDs + ` GROUP BY w.did HAVING min(w.added_at) <= $1 ORDER BY w.did`
+	const sql = `
+SELECT w.did FROM watch_members AS w
+WHERE w.did LIKE ` + schema.NostrDIDs + `
+GROUP BY w.did
+HAVING min(w.added_at) <= $1
+ORDER BY w.did`
 	if dids, err = schema.All(ctx, db, "list the accounts of Nostr", pgx.RowTo[string], sql, since); err != nil {
 		return nil, false, err
 	}
@@ -108,7 +115,8 @@ WHERE collection = ANY ($1) AND collection >= 'nostr.' AND collection < 'nostr/'
 // EventsBetween returns the records of some Nostr collections whose dates, as in revisions, are at
 // or after from and before to, at most limit.
 func EventsBetween(ctx context.Context, db schema.DB, collections []string, from, to string, limit int) ([]DatedRecord, error) {
-	found, err := schema.All(ctx, db, "list the events of a time", pgx.RowToStructByPos[DatedRecord], eventsBetween, collections, from, to, limit+1)
+	found, err := schema.All(ctx, db, "list the events of a time", pgx.RowToStructByPos[DatedRecord], eventsBetween, collections, from, to,
+		limit+1)
 	if err == nil && len(found) > limit {
 		err = ErrManyRecords
 	}

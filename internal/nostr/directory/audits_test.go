@@ -23,7 +23,8 @@ func TestEventsOfADayAreFoundByAnIndex(t *testing.T) {
 	execute(t, pool, `ANALYZE records_other`)
 	args := []any{[]string{"nostr.1", "nostr.30023"}, fmt.Sprintf("%016d", 1000), fmt.Sprintf("%016d", 1020), 100}
 	require.Contains(t, fmt.Sprint(column(t, pool, `EXPLAIN `+directory.EventsBetweenSQL, args...)), "records_other_dated")
-	found, err := directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 20) // they have these types
+	// they have these types
+	found, err := directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 20)
 	require.NoError(t, err)
 	require.Len(t, found, 20)
 	_, err = directory.EventsBetween(t.Context(), pool, args[0].([]string), args[1].(string), args[2].(string), 19) // they have these types
@@ -37,17 +38,22 @@ func TestDaysComparedBySetsAreComparedAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO relay_audits (stream, day, method, events, missing, stored, problem, ended_at)
-		SELECT 'nostr:' || method, ((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - n, method, 1, 0, 0, CASE WHEN method = 'negentropy' AND n = 3 THEN 'it cannot be paged' ELSE '' END, now() - n * interval '26 hours'
+		SELECT 'nostr:' || method, ((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - n, method, 1, 0, 0,
+		    CASE WHEN method = 'negentropy' AND n = 3 THEN 'it cannot be paged' ELSE '' END, now() - n * interval '26 hours'
 		FROM unnest(ARRAY['negentropy', 'pages']) AS method, generate_series(0, 6) AS n`)
 	execute(t, pool, `UPDATE relay_audits SET ended_at = now() WHERE day = ((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - 1`)
 	streams := []string{"nostr:negentropy", "nostr:pages"}
 	stream, day, err := directory.DueAudit(t.Context(), pool, streams)
 	require.NoError(t, err)
 	require.Equal(t, "nostr:negentropy", stream)
-	require.Equal(t, []string{day.Format(time.DateOnly)}, column(t, pool, `SELECT (((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - 2)::text`))
-	require.NoError(t, directory.StoreAudit(t.Context(), pool, directory.Audit{Stream: stream, Day: day, Method: "negentropy", Missing: 3}, true))
+	require.Equal(t, []string{day.Format(time.DateOnly)}, column(t, pool, `
+SELECT (((now() - interval '1 hour') AT TIME ZONE 'UTC')::date - 2)::text`))
+	require.NoError(t, directory.StoreAudit(t.Context(), pool, directory.Audit{
+		Stream: stream, Day: day, Method: "negentropy", Missing: 3,
+	}, true))
 	_, _, err = directory.DueAudit(t.Context(), pool, streams)
-	require.ErrorIs(t, err, schema.ErrNoRows, "no day is due: one was compared today, the day before cannot be compared yet, and earlier ones are skipped")
+	require.ErrorIs(t, err, schema.ErrNoRows,
+		"no day is due: one was compared today, the day before cannot be compared yet, and earlier ones are skipped")
 	execute(t, pool, `UPDATE relay_audits SET problem = ''`)
 	_, again, err := directory.DueAudit(t.Context(), pool, streams)
 	require.NoError(t, err)

@@ -56,16 +56,17 @@ func TestOlderListsChangeNothing(t *testing.T) {
 		}))
 		return moved
 	}
-	moved := store(now, directory.AuthorLists{DID: a, ProfileRev: "2", DisplayName: "A two", Avatar: "https://x/2", Name: "a@example.com", RelaysRev: "2", Relays: []string{"wss://two.example"}}, directory.AuthorLists{DID: b})
+	moved := store(now, directory.AuthorLists{
+		DID: a, ProfileRev: "2", DisplayName: "A two", Avatar: "https://x/2", Name: "a@example.com", RelaysRev: "2",
+		Relays: []string{"wss://two.example"},
+	}, directory.AuthorLists{DID: b})
 	require.Equal(t, []string{a}, moved)
 	require.Empty(t, unread(now))
 	require.Equal(t, []string{a, b}, unread(now.Add(time.Minute)))
 	profile := func() string {
-		t.Helper()
 		return column(t, pool, `SELECT concat_ws(' ', display_name, avatar, coalesce(handle, '-')) FROM accounts WHERE did = $1`, a)[0]
 	}
 	relays := func() []string {
-		t.Helper()
 		all, err := directory.RelaysOf(t.Context(), pool, []string{a, b})
 		require.NoError(t, err)
 		return all
@@ -79,7 +80,6 @@ func TestOlderListsChangeNothing(t *testing.T) {
 		}))
 	}
 	names := func() []directory.UncheckedName {
-		t.Helper()
 		all, err := directory.UncheckedNames(t.Context(), pool, now, 10)
 		require.NoError(t, err)
 		return all
@@ -93,7 +93,9 @@ func TestOlderListsChangeNothing(t *testing.T) {
 	confirm("a@example.com", false, true)
 	require.Equal(t, "A two https://x/2 a@example.com", profile(), "the domain is away")
 
-	store(now, directory.AuthorLists{DID: a, ProfileRev: "1", DisplayName: "A one", Avatar: "https://x/1", RelaysRev: "1", Relays: []string{"wss://one.example"}})
+	store(now, directory.AuthorLists{
+		DID: a, ProfileRev: "1", DisplayName: "A one", Avatar: "https://x/1", RelaysRev: "1", Relays: []string{"wss://one.example"},
+	})
 	require.Equal(t, "A two https://x/2 a@example.com", profile())
 	require.Equal(t, []string{"wss://hint.example", "wss://two.example"}, relays())
 	execute(t, pool, `UPDATE accounts SET status = 'hidden'`)
@@ -124,16 +126,23 @@ func TestVanishedAuthorHasNoName(t *testing.T) {
 	store := func(rev string) string {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := directory.StoreAuthors(t.Context(), tx, []directory.AuthorLists{{DID: a, ProfileRev: rev, DisplayName: "A", Avatar: "https://x/", Name: "a@example.com",
-				RelaysRev: rev, Relays: []string{"wss://a.example"}}}, now)
+			_, err := directory.StoreAuthors(t.Context(), tx,
+				[]directory.AuthorLists{{DID: a, ProfileRev: rev, DisplayName: "A", Avatar: "https://x/", Name: "a@example.com",
+					RelaysRev: rev, Relays: []string{"wss://a.example"}}}, now)
 			return err
 		}))
-		return column(t, pool, `SELECT concat_ws(' ', a.display_name, a.avatar, a.handle, nullif(n.name, ''), n.relays) FROM accounts AS a JOIN nostr_authors AS n ON n.did = a.did WHERE a.did = $1`, a)[0]
+		return column(t, pool, `
+SELECT concat_ws(' ', a.display_name, a.avatar, a.handle, nullif(n.name, ''), n.relays)
+FROM accounts AS a
+JOIN nostr_authors AS n ON n.did = a.did
+WHERE a.did = $1`, a)[0]
 	}
 	erase := func(rev string) {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := (&schema.Batch{Hooks: []schema.Hook{directory.Hook()}, Erasures: []schema.Erasure{{DID: a, Rev: rev, At: now}}}).Apply(t.Context(), tx, schema.Lease{}, true)
+			_, err := (&schema.Batch{
+				Hooks: []schema.Hook{directory.Hook()}, Erasures: []schema.Erasure{{DID: a, Rev: rev, At: now}},
+			}).Apply(t.Context(), tx, schema.Lease{}, true)
 			return err
 		}))
 	}
@@ -159,7 +168,9 @@ func TestUnwatchedAuthorsAreForgotten(t *testing.T) {
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('npub')`)
 	execute(t, pool, `INSERT INTO watch_members (watch_id, did) VALUES (1, 'did:nostr:a')`)
-	execute(t, pool, `INSERT INTO nostr_authors (did, read_at) VALUES ('did:nostr:a', now()), ('did:nostr:b', now()), ('did:nostr:c', NULL), ('did:nostr:d', now())`)
+	execute(t, pool, `
+INSERT INTO nostr_authors (did, read_at)
+VALUES ('did:nostr:a', now()), ('did:nostr:b', now()), ('did:nostr:c', NULL), ('did:nostr:d', now())`)
 	n, err := directory.ForgetAuthors(t.Context(), pool, []string{"did:nostr:d"}, time.Now().Add(time.Minute), 10)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
@@ -175,7 +186,9 @@ func TestRelaysOfMostAccountsAreRead(t *testing.T) {
 	a, b, c := nostrAccount("a"), nostrAccount("b"), nostrAccount("c")
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('npub')`)
 	execute(t, pool, `INSERT INTO watch_members (watch_id, did) VALUES (1, '`+a+`'), (1, '`+b+`')`)
-	execute(t, pool, `INSERT INTO nostr_authors (did, relays) VALUES ('`+a+`', '{wss://1,wss://2,wss://own}'), ('`+b+`', '{wss://2,wss://3,wss://own}'), ('`+c+`', '{wss://4,wss://3}')`)
+	execute(t, pool, `
+INSERT INTO nostr_authors (did, relays)
+VALUES ('`+a+`', '{wss://1,wss://2,wss://own}'), ('`+b+`', '{wss://2,wss://3,wss://own}'), ('`+c+`', '{wss://4,wss://3}')`)
 	choose := func(most int) []string {
 		t.Helper()
 		require.NoError(t, directory.ChooseRelays(t.Context(), pool, []string{"wss://own"}, most))

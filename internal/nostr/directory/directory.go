@@ -99,7 +99,8 @@ type AuthorLists struct {
 func StoreAuthors(ctx context.Context, tx pgx.Tx, all []AuthorLists, now time.Time) (moved []string, err error) {
 	const authors = `
 WITH given AS (
-    SELECT g.did, CASE WHEN e.did IS NULL THEN g.profile_rev ELSE '' END AS profile_rev, CASE WHEN e.did IS NULL THEN g.name ELSE '' END AS name
+    SELECT g.did, CASE WHEN e.did IS NULL THEN g.profile_rev ELSE '' END AS profile_rev,
+        CASE WHEN e.did IS NULL THEN g.name ELSE '' END AS name
     FROM unnest($1::text[], $2::text[], $3::text[]) AS g (did, profile_rev, name)
     LEFT JOIN accounts AS e ON e.did = g.did AND e.erased_rev >= g.profile_rev
 ), known AS (
@@ -132,7 +133,8 @@ SELECT g.did FROM given AS g JOIN known AS k ON k.did = g.did WHERE g.profile_re
 	}
 	const accounts = `
 INSERT INTO accounts AS a (did, display_name, avatar)
-SELECT g.did, nullif(g.display_name, ''), nullif(g.avatar, '') FROM unnest($1::text[], $2::text[], $3::text[]) AS g (did, display_name, avatar)
+SELECT g.did, nullif(g.display_name, ''), nullif(g.avatar, '')
+FROM unnest($1::text[], $2::text[], $3::text[]) AS g (did, display_name, avatar)
 ORDER BY g.did
 ON CONFLICT (did) DO UPDATE
 SET display_name = excluded.display_name,
@@ -144,13 +146,15 @@ WHERE a.erased_rev IS NULL OR a.erased_rev < (SELECT n.profile_rev FROM nostr_au
 	}
 	const relays = `
 WITH before AS (SELECT a.relays FROM nostr_authors AS a WHERE a.did = $1)
-UPDATE nostr_authors AS a SET relays = $3, relays_rev = $2 WHERE a.did = $1 AND a.relays_rev < $2 AND NOT EXISTS (SELECT FROM accounts AS e WHERE e.did = $1 AND e.erased_rev >= $2)
+UPDATE nostr_authors AS a SET relays = $3, relays_rev = $2
+WHERE a.did = $1 AND a.relays_rev < $2 AND NOT EXISTS (SELECT FROM accounts AS e WHERE e.did = $1 AND e.erased_rev >= $2)
 RETURNING NOT a.relays <@ (SELECT b.relays FROM before AS b)`
 	for i := range all {
 		if all[i].RelaysRev == "" {
 			continue
 		}
-		added, err := schema.All(ctx, tx, "store the relays of "+all[i].DID, pgx.RowTo[bool], relays, all[i].DID, all[i].RelaysRev, append([]string{}, all[i].Relays...))
+		added, err := schema.All(ctx, tx, "store the relays of "+all[i].DID, pgx.RowTo[bool], relays, all[i].DID, all[i].RelaysRev,
+			append([]string{}, all[i].Relays...))
 		if err != nil {
 			return nil, err
 		}
@@ -181,7 +185,10 @@ func RecordName(ctx context.Context, tx pgx.Tx, n UncheckedName, confirmed, unkn
 	const asked = `UPDATE nostr_authors SET name_at = $3 WHERE did = $1 AND name = $2`
 	tag, err := tx.Exec(ctx, asked, n.DID, n.Name, now)
 	if err == nil && tag.RowsAffected() > 0 && !unknown {
-		const handle = `UPDATE accounts SET handle = CASE WHEN $3 THEN $2 END, handle_at = $4 WHERE did = $1 AND handle IS DISTINCT FROM CASE WHEN $3 THEN $2 END`
+		const handle = `
+UPDATE accounts
+SET handle = CASE WHEN $3 THEN $2 END, handle_at = $4
+WHERE did = $1 AND handle IS DISTINCT FROM CASE WHEN $3 THEN $2 END`
 		_, err = tx.Exec(ctx, handle, n.DID, n.Name, confirmed, now)
 	}
 	if err != nil {
@@ -201,5 +208,6 @@ WHERE n.did = ANY (ARRAY(
     WHERE a.read_at < $1 AND a.did <> ALL ($3::text[]) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
     LIMIT $2
 ))`
-	return schema.Change(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit, append([]string{}, owners...))
+	return schema.Change(ctx, db, "delete what relays said of accounts that nobody watches", sql, unwatched, limit,
+		append([]string{}, owners...))
 }

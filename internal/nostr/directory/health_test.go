@@ -40,7 +40,9 @@ func TestRelayThatCannotBeComparedIsReported(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(raw, &report))
 	require.Len(t, report.RelayAudits, 3)
-	require.Equal(t, directory.Audit{Stream: "nostr:b", Day: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Method: "pages", Events: 1, Missing: 4, Stored: 3, Problem: "slow"}, report.RelayAudits[1])
+	require.Equal(t, directory.Audit{
+		Stream: "nostr:b", Day: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Method: "pages", Events: 1, Missing: 4, Stored: 3, Problem: "slow",
+	}, report.RelayAudits[1])
 	require.Nil(t, report.Missing, "it is a metric alone")
 
 	registry := prometheus.NewRegistry()

@@ -52,7 +52,8 @@ ON CONFLICT (url) DO UPDATE SET chosen = true WHERE NOT k.chosen`
 func DueRelay(ctx context.Context, db schema.DB) (Relay, error) {
 	const sql = `
 SELECT k.url, k.read_to, k.failures,
-       ARRAY(SELECT a.did FROM nostr_authors AS a WHERE k.url = ANY (a.relays) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did) ORDER BY a.did)
+       ARRAY(SELECT a.did FROM nostr_authors AS a
+           WHERE k.url = ANY (a.relays) AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did) ORDER BY a.did)
 FROM nostr_relays AS k
 WHERE k.chosen AND k.next_at <= now()
 ORDER BY k.next_at, k.url
@@ -69,7 +70,8 @@ LIMIT 1`
 func ServingRelaysOf(ctx context.Context, db schema.DB, dids []string) ([]string, error) {
 	const sql = `
 SELECT k.url FROM nostr_relays AS k
-WHERE k.chosen AND k.failures = 0 AND k.read_to IS NOT NULL AND EXISTS (SELECT FROM nostr_authors AS a WHERE a.did = ANY ($1) AND k.url = ANY (a.relays))
+WHERE k.chosen AND k.failures = 0 AND k.read_to IS NOT NULL
+    AND EXISTS (SELECT FROM nostr_authors AS a WHERE a.did = ANY ($1) AND k.url = ANY (a.relays))
 ORDER BY k.url`
 	return schema.All(ctx, db, "find the relays that serve accounts", pgx.RowTo[string], sql, dids)
 }
@@ -78,7 +80,8 @@ ORDER BY k.url`
 // failed or was incomplete.
 func RecordRelay(ctx context.Context, db schema.DB, url string, readTo *time.Time, next time.Time, problem string) error {
 	const sql = `
-UPDATE nostr_relays SET read_to = coalesce($2, read_to), next_at = $3, problem = $4, failures = CASE WHEN $4 = '' THEN 0 ELSE failures + 1 END
+UPDATE nostr_relays SET read_to = coalesce($2, read_to), next_at = $3, problem = $4,
+    failures = CASE WHEN $4 = '' THEN 0 ELSE failures + 1 END
 WHERE url = $1`
 	return schema.Exec(ctx, db, fmt.Sprintf("store how far %s was read", url), sql, url, readTo, next, schema.Text(problem))
 }

@@ -36,7 +36,8 @@ func serve(key string, ended <-chan struct{}) http.HandlerFunc {
 		case name == "endless":
 			<-ended
 		default:
-			fmt.Fprintf(w, `{"names":{"alice":%q,"_":%q,"short":"abcd","upper":%q,"number":7},"relays":{%q:["wss://one.example/","http://no.example",3]}}`, key, key, strings.ToUpper(key), key)
+			fmt.Fprintf(w, `{"names":{"alice":%q,"_":%q,"short":"abcd","upper":%q,"number":7},"relays":{%q:["wss://one.example/",`+
+				`"http://no.example",3]}}`, key, key, strings.ToUpper(key), key)
 		}
 	}
 }
@@ -48,7 +49,10 @@ func TestLookUp(t *testing.T) {
 	ended := make(chan struct{})
 	web := guardtest.New(t, true, serve(key, ended))
 	t.Cleanup(func() { close(ended) })
-	client := wellknown.New(wellknown.Config{Guard: web.Guard, Port: web.Port, Timeout: 2 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}}) // of a test
+	// of a test
+	client := wellknown.New(wellknown.Config{
+		Guard: web.Guard, Port: web.Port, Timeout: 2 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}},
+	})
 	want, _ := nostr.ParseKey(key)
 	for _, name := range []string{"alice@example.com", "_@example.com"} {
 		found, err := client.LookUp(t.Context(), name)
@@ -76,7 +80,11 @@ func TestPrivateDomainIsNotAsked(t *testing.T) {
 	web := guardtest.New(t, true, serve(strings.Repeat("0a", 32), nil))
 	for _, address := range []string{"127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1"} {
 		web.Name("example.com", func() []string { return []string{address} })
-		client := wellknown.New(wellknown.Config{Guard: guard.Config{Resolver: web.Guard.Resolver}, Port: web.Port, Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}}}) // of a test
+		// of a test
+		client := wellknown.New(wellknown.Config{
+			Guard: guard.Config{Resolver: web.Guard.Resolver}, Port: web.Port, Timeout: 10 * time.Second,
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: web.Roots}},
+		})
 		_, err := client.LookUp(t.Context(), "alice@example.com")
 		require.ErrorContains(t, err, "private network", address)
 	}

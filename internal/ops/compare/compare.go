@@ -45,7 +45,8 @@ func Databases(ctx context.Context, first, second *pgxpool.Pool, tables []Table,
 	err = pgx.BeginTxFunc(ctx, first, readOnly, func(a pgx.Tx) error {
 		return pgx.BeginTxFunc(ctx, second, readOnly, func(b pgx.Tx) error {
 			for _, tx := range []pgx.Tx{a, b} {
-				if _, err := tx.Exec(ctx, `SELECT set_config('TimeZone', 'UTC', true), set_config('idle_in_transaction_session_timeout', '0', true)`); err != nil {
+				if _, err := tx.Exec(ctx, `
+SELECT set_config('TimeZone', 'UTC', true), set_config('idle_in_transaction_session_timeout', '0', true)`); err != nil {
 					return fmt.Errorf("prepare the comparison: %w", err)
 				}
 			}
@@ -81,7 +82,10 @@ func (t Table) query() string {
 		}
 		return strings.Join(all, ", ")
 	}
-	return fmt.Sprintf(`SELECT jsonb_build_array(%s)::text COLLATE "C" AS key, jsonb_build_array(%s)::text AS vals FROM (%s) AS t ORDER BY 1`, quoted(t.Key), quoted(t.Columns), from)
+	return fmt.Sprintf(`
+SELECT jsonb_build_array(%s)::text COLLATE "C" AS key, jsonb_build_array(%s)::text AS vals
+FROM (%s) AS t
+ORDER BY 1`, quoted(t.Key), quoted(t.Columns), from)
 }
 
 // cursor reads one row after another.

@@ -24,7 +24,8 @@ const Kept = ` NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.did A
   AND NOT EXISTS (SELECT FROM purge_queue AS gone WHERE gone.did = k.did) `
 
 // Purged is why rows are left out.
-const Purged = "those of deleted accounts, through their posts, and of accounts that wait for a purge: the next purge deletes them, at another moment in each database"
+const Purged = "those of deleted accounts, through their posts, and of accounts that wait for a purge: the next purge deletes them, at " +
+	"another moment in each database"
 
 // Why columns are left out.
 const (
@@ -63,12 +64,18 @@ func tables() []Table {
 			From: `SELECT * FROM tombstones AS k WHERE` + Kept + `AND NOT EXISTS (
     SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`,
 			Rows: Purged + "; those of records that are stored again: they say nothing any more"},
-		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "hidden_at", "erased_rev", "not_recommended"},
-			From: `SELECT k.did, CASE WHEN k.status = 'active' THEN k.handle END AS handle, CASE WHEN k.status = 'active' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at, CASE WHEN k.status = 'hidden' THEN k.hidden_at END AS hidden_at, k.erased_rev, k.not_recommended
+		{Name: "accounts", Key: []string{"did"}, Columns: []string{
+			"handle", "handle_at", "display_name", "avatar", "status", "status_at", "hidden_at", "erased_rev", "not_recommended",
+		},
+			From: `SELECT k.did, CASE WHEN k.status = 'active' THEN k.handle END AS handle,
+       CASE WHEN k.status = 'active' THEN k.handle_at END AS handle_at, k.display_name, k.avatar, k.status, k.status_at,
+       CASE WHEN k.status = 'hidden' THEN k.hidden_at END AS hidden_at, k.erased_rev, k.not_recommended
 FROM accounts AS k
 WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR k.not_recommended OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = k.did)`,
-			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of an account that is not active, its last handle and when it had it: it is shown to nobody, and the archive forgets that of deleted accounts",
-			Without: map[string]string{"handle_unverified": schedule, "handle_checked_at": schedule, "read_since": reading, "feed_newest": reading, "feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
+			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut; of an account that " +
+				"is not active, its last handle and when it had it: it is shown to nobody, and the archive forgets that of deleted accounts",
+			Without: map[string]string{"handle_unverified": schedule, "handle_checked_at": schedule, "read_since": reading, "feed_newest": reading,
+				"feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
 				"reread_at": schedule, "purged_for": schedule, "purge_at": schedule, "check_at": schedule}},
 		{Name: "watches", Key: []string{"target", "kind"}, Columns: []string{"at_least", "added_at"},
 			Without: map[string]string{"id": Numbered, "synced_at": reading, "problem": reading}},
@@ -85,7 +92,8 @@ func LeftOut(ctx context.Context, db schema.DB) (map[string][]string, error) {
 	const sql = `
 SELECT c.relname::text AS name, rtrim(substring(obj_description(c.oid, 'pg_class') FROM 'Not compared: (.*)'), '.') AS why
 FROM pg_class AS c
-WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') AND obj_description(c.oid, 'pg_class') LIKE '%Not compared: %'
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
+    AND obj_description(c.oid, 'pg_class') LIKE '%Not compared: %'
 ORDER BY 1`
 	all, err := schema.All(ctx, db, "read which tables are not compared", pgx.RowToStructByName[left], sql)
 	if err != nil {

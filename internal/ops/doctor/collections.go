@@ -41,6 +41,7 @@ func (d Database) collections(ctx context.Context, pool *pgxpool.Pool) ([]Findin
 	if more := len(left) - namedAtAll; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
-	return []Finding{warn("collections", fmt.Sprintf("name them in WEIR_COLLECTIONS again, or DELETE FROM records WHERE collection = '%s'", left[0]),
+	return []Finding{warn("collections",
+		fmt.Sprintf("name them in WEIR_COLLECTIONS again, or DELETE FROM records WHERE collection = '%s'", left[0]),
 		"records of collections that WEIR_COLLECTIONS does not name stay, and nothing expires them: %s", names)}, nil
 }

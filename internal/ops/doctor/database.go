@@ -156,7 +156,8 @@ func checkRole(s schema.Server, r schema.Rights) Finding {
 	case len(missing) > 0:
 		return fail("role", grant, "%s lacks privileges: %s", r.Role, strings.Join(missing, "; "))
 	case !r.Partitions:
-		return fail("role", "run weir migrate as the owner of the tables, which needs CREATE on the schema", "%s cannot create partitions: tomorrow's posts will have none", r.Role)
+		return fail("role", "run weir migrate as the owner of the tables, which needs CREATE on the schema",
+			"%s cannot create partitions: tomorrow's posts will have none", r.Role)
 	case !r.Owns:
 		return ok("role", "%s has every privilege that Weir needs; migrations and indexes need %s", r.Role, r.Owner)
 	}
@@ -174,22 +175,27 @@ func checkServer(s schema.Server) []Finding {
 		found = append(found, ok("version of Postgres", "%d.%d", major, s.Version%10_000))
 	}
 	if s.Encoding != "UTF8" {
-		found = append(found, fail("encoding", "create a database with ENCODING 'UTF8' TEMPLATE template0, and migrate it", "%s cannot store every character", s.Encoding))
+		found = append(found, fail("encoding", "create a database with ENCODING 'UTF8' TEMPLATE template0, and migrate it",
+			"%s cannot store every character", s.Encoding))
 	} else {
 		found = append(found, ok("encoding", "UTF8"))
 	}
 	if s.Collation != s.CollationIs && s.Collation != "" {
-		found = append(found, warn("collation", fmt.Sprintf("REINDEX DATABASE %q; ALTER DATABASE %q REFRESH COLLATION VERSION", s.Database, s.Database),
-			"the database was created with version %s of its collation, but the machine has %s: its indexes may be out of order", s.Collation, orNone(s.CollationIs)))
+		found = append(found,
+			warn("collation", fmt.Sprintf("REINDEX DATABASE %q; ALTER DATABASE %q REFRESH COLLATION VERSION", s.Database, s.Database),
+				"the database was created with version %s of its collation, but the machine has %s: its indexes may be out of order", s.Collation,
+				orNone(s.CollationIs)))
 	} else {
 		found = append(found, ok("collation", "the version has not changed since the database was created"))
 	}
 	const soon, late = 500_000_000, 1_500_000_000
 	switch {
 	case s.XIDAge > late:
-		found = append(found, fail("transaction ids", "VACUUM (FREEZE) the database now, and find out what blocks autovacuum", "%d since the last freeze: the server stops at 2 billion", s.XIDAge))
+		found = append(found, fail("transaction ids", "VACUUM (FREEZE) the database now, and find out what blocks autovacuum",
+			"%d since the last freeze: the server stops at 2 billion", s.XIDAge))
 	case s.XIDAge > soon:
-		found = append(found, warn("transaction ids", "check that autovacuum runs, and that no old transaction or slot holds it back", "%d since the last freeze", s.XIDAge))
+		found = append(found, warn("transaction ids", "check that autovacuum runs, and that no old transaction or slot holds it back",
+			"%d since the last freeze", s.XIDAge))
 	default:
 		found = append(found, ok("transaction ids", "%d since the last freeze", s.XIDAge))
 	}
@@ -255,7 +261,8 @@ func (d Database) lease(ctx context.Context, pool *pgxpool.Pool) ([]Finding, err
 		found := []Finding{ok("lease", "%s holds the lease of stream %s, epoch %d; %s", s.Owner, s.Name, s.Epoch, s.Current())}
 		switch {
 		case !s.Leased && s.Owner != "":
-			found[0] = warn("lease", do+"; a consumer that was only paused finds that its lease is lost, and stops", "the lease of stream %s has expired: %s stopped renewing it", s.Name, s.Owner)
+			found[0] = warn("lease", do+"; a consumer that was only paused finds that its lease is lost, and stops",
+				"the lease of stream %s has expired: %s stopped renewing it", s.Name, s.Owner)
 		case !s.Leased:
 			found[0] = warn("lease", do, "no consumer reads stream %s", s.Name)
 		}
@@ -285,11 +292,13 @@ func snapshots(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	case seesAll:
 		return []Finding{ok("old transactions", "no transaction is older than %s", oldSnapshot)}, nil
 	default:
-		return []Finding{ok("old transactions", "no transaction of this role is older than %s; those of other roles are hidden without pg_read_all_stats", oldSnapshot)}, nil
+		return []Finding{ok("old transactions",
+			"no transaction of this role is older than %s; those of other roles are hidden without pg_read_all_stats", oldSnapshot)}, nil
 	}
 	var found []Finding
 	for _, s := range old {
-		found = append(found, warn("old transactions", s.What, "a transaction has been open for %s: vacuum cannot remove rows that were deleted since", now.Sub(s.Since).Round(time.Second)))
+		found = append(found, warn("old transactions", s.What,
+			"a transaction has been open for %s: vacuum cannot remove rows that were deleted since", now.Sub(s.Since).Round(time.Second)))
 	}
 	return found, nil
 }
@@ -305,7 +314,8 @@ func slots(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 func checkSlots(all []schema.Slot) (found []Finding) {
 	const tooMuch = 5 * giga
 	for _, s := range all {
-		do := fmt.Sprintf("let its standby or subscriber catch up, or SELECT pg_drop_replication_slot('%s'); max_slot_wal_keep_size limits the WAL that a slot keeps", s.Name)
+		do := fmt.Sprintf("let its standby or subscriber catch up, or SELECT pg_drop_replication_slot('%s'); max_slot_wal_keep_size limits "+
+			"the WAL that a slot keeps", s.Name)
 		switch {
 		case s.Lost:
 			found = append(found, warn("replication slots", do, "%s is lost: its standby or subscriber must start over", s.Name))
@@ -328,7 +338,8 @@ func indexes(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	}
 	var found []Finding
 	for _, name := range broken {
-		found = append(found, warn("indexes", "REINDEX INDEX CONCURRENTLY "+name+", or DROP it if its name ends in _ccnew or _ccold", "%s is invalid: no query uses it, and every write maintains it", name))
+		found = append(found, warn("indexes", "REINDEX INDEX CONCURRENTLY "+name+", or DROP it if its name ends in _ccnew or _ccold",
+			"%s is invalid: no query uses it, and every write maintains it", name))
 	}
 	return found, nil
 }
@@ -354,7 +365,8 @@ func (d Database) pooler(ctx context.Context, pool *pgxpool.Pool) ([]Finding, er
 	case d.Pooled && pooled:
 		return []Finding{ok("pooler", "in use; with WEIR_POOLER=transaction, Weir keeps no state in its sessions")}, nil
 	case d.Pooled:
-		return []Finding{ok("pooler", "none, although WEIR_POOLER=transaction: Weir works, but polls every second instead of using notifications")}, nil
+		return []Finding{ok("pooler",
+			"none, although WEIR_POOLER=transaction: Weir works, but polls every second instead of using notifications")}, nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()

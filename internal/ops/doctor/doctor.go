@@ -61,7 +61,8 @@ func Run(ctx context.Context, within time.Duration, checks ...Check) []Finding {
 			case f := <-results[i]: // it ended in time, while Run waited for another check
 				found = append(found, f...)
 			default:
-				found = append(found, fail(c.Name, "check that it responds, and try weir doctor --within with a longer time", "no response within %s", within))
+				found = append(found,
+					fail(c.Name, "check that it responds, and try weir doctor --within with a longer time", "no response within %s", within))
 			}
 		}
 	}
@@ -117,7 +118,8 @@ func clock(check string, offset, uncertainty time.Duration) Finding {
 	message := fmt.Sprintf("%s %s this machine's clock", offset.Abs().Round(10*time.Millisecond), word)
 	switch {
 	case certain > clockFail:
-		return fail(check, "run an NTP client on the machine whose clock is wrong: windows, ages and expiry are wrong by this difference", "%s", message)
+		return fail(check, "run an NTP client on the machine whose clock is wrong: windows, ages and expiry are wrong by this difference", "%s",
+			message)
 	case certain > clockWarn:
 		return warn(check, "run an NTP client on both machines", "%s", message)
 	case certain == 0:

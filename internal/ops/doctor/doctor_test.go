@@ -41,7 +41,9 @@ func TestChecksRunInParallel(t *testing.T) {
 
 func TestClocks(t *testing.T) {
 	t.Parallel()
-	for offset, level := range map[time.Duration]Level{0: OK, time.Second: OK, -3 * time.Second: Warn, 3 * time.Second: Warn, -2 * time.Minute: Fail} {
+	for offset, level := range map[time.Duration]Level{
+		0: OK, time.Second: OK, -3 * time.Second: Warn, 3 * time.Second: Warn, -2 * time.Minute: Fail,
+	} {
 		require.Equal(t, level, clock("c", offset, 0).Level, offset)
 	}
 	require.Equal(t, OK, clock("c", 3*time.Second, time.Second+time.Millisecond).Level, "the offset may be an error of the measurement")
@@ -151,8 +153,14 @@ func TestRoles(t *testing.T) {
 	for _, c := range []struct{ revoke, grant, says string }{
 		{`REVOKE DELETE, INSERT ON records FROM ` + role, `GRANT DELETE, INSERT ON records TO ` + role, "INSERT, DELETE on records"},
 		{`REVOKE SELECT ON weir_migration FROM ` + role, `GRANT SELECT ON weir_migration TO ` + role, "SELECT on weir_migration"},
-		{`REVOKE USAGE ON SEQUENCE river_job_id_seq FROM ` + role, `GRANT USAGE ON SEQUENCE river_job_id_seq TO ` + role, "USAGE on sequence river_job_id_seq"},
-		{`REVOKE EXECUTE ON FUNCTION drop_partition FROM ` + role, `GRANT EXECUTE ON FUNCTION drop_partition TO ` + role, "EXECUTE on drop_partition(text)"},
+		{
+			`REVOKE USAGE ON SEQUENCE river_job_id_seq FROM ` + role, `GRANT USAGE ON SEQUENCE river_job_id_seq TO ` + role,
+			"USAGE on sequence river_job_id_seq",
+		},
+		{
+			`REVOKE EXECUTE ON FUNCTION drop_partition FROM ` + role, `GRANT EXECUTE ON FUNCTION drop_partition TO ` + role,
+			"EXECUTE on drop_partition(text)",
+		},
 		{`ALTER FUNCTION ensure_partition SECURITY INVOKER`, `ALTER FUNCTION ensure_partition SECURITY DEFINER`, "cannot create partitions"},
 		{`REVOKE USAGE ON SCHEMA public FROM PUBLIC`, `GRANT USAGE ON SCHEMA public TO PUBLIC`, "cannot use any schema"},
 	} {

@@ -85,7 +85,8 @@ func (s *Stream) dial(ctx context.Context, name, endpoint string) []Finding {
 		err = m.Malformed[0]
 	}
 	if err != nil {
-		return []Finding{warn(name, "see dead_letters; the next run of weir doctor may read another event", "connected in %s, but its first event cannot be decoded: %s", took, err)}
+		return []Finding{warn(name, "see dead_letters; the next run of weir doctor may read another event",
+			"connected in %s, but its first event cannot be decoded: %s", took, err)}
 	}
 	found := []Finding{ok(name, "connected in %s", took)}
 	// An event may be slightly late. One from the future means that a clock is wrong.

@@ -46,16 +46,19 @@ func checkPartitions(until, now time.Time) Finding {
 	case until.IsZero():
 		return ok(check, "none yet: the consumer creates them")
 	case left <= 0:
-		return warn(check, do, "the last partition of posts ended at %s: new posts are stored, but expire row by row", until.UTC().Format(time.RFC3339))
+		return warn(check, do, "the last partition of posts ended at %s: new posts are stored, but expire row by row",
+			until.UTC().Format(time.RFC3339))
 	case left < partitionsSoon:
-		return warn(check, do, "the last partition of posts ends at %s: the next one should exist by now, unless no consumer runs", until.UTC().Format(time.RFC3339))
+		return warn(check, do, "the last partition of posts ends at %s: the next one should exist by now, unless no consumer runs",
+			until.UTC().Format(time.RFC3339))
 	}
 	return ok(check, "the partitions of posts reach to %s", until.UTC().Format(time.RFC3339))
 }
 
 const (
-	otherLocks       = 30 // locks of a transaction on relations other than records and the projections' tables, rounded up
-	wideTransactions = 8  // concurrent transactions that use every partition for any keys: small batches and jobs, see schema.Lookups, expiry, an audit
+	otherLocks = 30 // locks of a transaction on relations other than records and the projections' tables, rounded up
+	// concurrent transactions that use every partition for any keys: small batches and jobs, see schema.Lookups, expiry, an audit
+	wideTransactions = 8
 )
 
 // checkLocks compares the server's lock table with the locks that all transactions
@@ -70,7 +73,8 @@ func checkLocks(n Needs, tree schema.RecordTree, settings map[string]int) Findin
 	need := one * n.Transactions
 	slots := max(settings["max_connections"]+settings["max_prepared_transactions"], 1)
 	available := settings["max_locks_per_transaction"] * slots
-	says := fmt.Sprintf("%d locks available; a transaction that uses every partition of posts takes up to %d, and %d at once take %d", available, one, n.Transactions, need)
+	says := fmt.Sprintf("%d locks available; a transaction that uses every partition of posts takes up to %d, and %d at once take %d",
+		available, one, n.Transactions, need)
 	if relations > planned {
 		says += fmt.Sprintf(" (records has %d partitions; their number falls as old ones expire, because new ones may be larger)", tree.Tables)
 	}

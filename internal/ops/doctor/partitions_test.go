@@ -25,10 +25,12 @@ func TestLocksOfAConfiguration(t *testing.T) {
 	}
 	f := checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults)
 	require.Equal(t, Fail, f.Level, "%+v", f)
-	require.Contains(t, f.Message, "6400 locks available; a transaction that uses every partition of posts takes up to 2257, and 16 at once take 36112")
+	require.Contains(t, f.Message,
+		"6400 locks available; a transaction that uses every partition of posts takes up to 2257, and 16 at once take 36112")
 	require.Contains(t, f.Do, "max_locks_per_transaction = 512")
 	defaults["max_locks_per_transaction"] = 512
-	require.Equal(t, OK, checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults).Level, "the recommended value is enough")
+	require.Equal(t, OK, checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults).Level,
+		"the recommended value is enough")
 	defaults["max_locks_per_transaction"] = 256
 	require.Equal(t, Warn, checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults).Level)
 }

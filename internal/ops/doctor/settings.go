@@ -213,9 +213,11 @@ func checkConnections(n Needs, server schema.Server, limit schema.Setting) Findi
 		opens = fmt.Sprintf("the pooler opens as many as it is configured to, and %d are enough for a process of Weir", pooledConnections)
 	}
 	says := fmt.Sprintf("%d allowed by %s; others use %d and Weir uses %d now; %s", all, which, server.Others, server.Ours, opens)
-	do := fmt.Sprintf("ALTER SYSTEM SET max_connections = %d, and restart Postgres; or lower WEIR_WORKERS", server.Others+server.Reserved+3*n.Connections)
+	do := fmt.Sprintf("ALTER SYSTEM SET max_connections = %d, and restart Postgres; or lower WEIR_WORKERS",
+		server.Others+server.Reserved+3*n.Connections)
 	if which != "max_connections" {
-		do = fmt.Sprintf("ALTER ROLE … CONNECTION LIMIT %d or ALTER DATABASE … CONNECTION LIMIT; or lower WEIR_WORKERS", server.Others+3*n.Connections)
+		do = fmt.Sprintf("ALTER ROLE … CONNECTION LIMIT %d or ALTER DATABASE … CONNECTION LIMIT; or lower WEIR_WORKERS",
+			server.Others+3*n.Connections)
 	}
 	switch {
 	case free < n.Connections:

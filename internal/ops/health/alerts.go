@@ -70,7 +70,8 @@ SET severity      = excluded.severity,
     last_notified = excluded.last_notified`
 	q := &pgx.Batch{}
 	for _, a := range alerts {
-		q.Queue(sql, a.Name, a.Component, a.Severity, schema.Text(a.Message), schema.Text(a.Hint), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.LastNotified)
+		q.Queue(sql, a.Name, a.Component, a.Severity, schema.Text(a.Message), schema.Text(a.Hint), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt,
+			a.LastNotified)
 	}
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("store the alerts: %w", err)

@@ -44,46 +44,64 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	databaseUp      = desc("database_up", "1 if the database responded to this scrape.")
-	connected       = desc("stream_connected", "1 while a consumer is connected and reads. Its average over a day is the uptime.", "stream")
-	leased          = desc("stream_leased", "1 while a consumer holds the stream's lease.", "stream")
-	state           = desc("stream_state", "1 for the current state: live, quiet, catching_up, reconnecting, never_connected, stalled, paused_by_backpressure, no_consumer_is_running.", "stream", "state")
-	stateSeconds    = desc("stream_state_seconds", "How long the stream has been in its state.", "stream")
-	lastEventAge    = desc("stream_last_event_age_seconds", "Time since the last committed event happened. Grows while the network is quiet: see weir_stream_caught_up_age_seconds.", "stream")
-	caughtUpAge     = desc("stream_caught_up_age_seconds", "Time since the stream last had nothing unread.", "stream")
-	lag             = desc("stream_lag_seconds", "How far the stored data is behind what was written: the smaller of the last event's age and the caught-up age, and how late the host sent it. Grows while nothing is read.", "stream")
-	hostLag         = desc("stream_host_lag_seconds", "How long after they were written the host sent the last events, by the authors' clocks. Expect a few seconds.", "stream")
-	failedTries     = desc("stream_failed_tries", "Failed attempts to connect since the last event.", "stream")
-	epoch           = desc("stream_epoch", "The epoch of the lease: how many times it has been taken.", "stream")
-	leaseInfo       = desc("stream_lease_info", "1, labelled with the process that holds the stream's lease. Absent while no process holds it.", "stream", "holder")
-	follows         = desc("follows", "Followed accounts; 0 if the whole network is followed.")
-	queueJobs       = desc("queue_jobs", "Jobs by queue and state. Counting stops at 50,001 for available and retryable jobs, and at 10,001 for the others.", "queue", "state")
-	queueOldest     = desc("queue_oldest_seconds", "How long the oldest available job has been waiting; 0 if there is none.", "queue")
-	queuePaused     = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
-	gapsOpen        = desc("gaps_open", "Open gaps: intervals of a stream that may have been missed. Expect zero.")
-	gapsUnclosable  = desc("gaps_unclosable", "Open gaps that cannot be closed, for example because the whole network is followed. Expect zero.")
-	gapSeconds      = desc("gaps_open_seconds", "The total length of the open gaps. Expect zero.")
-	deadLettersNew  = desc("dead_letters_new", "Dead letters of the last ten minutes, of collections that have no limit of their own. Expect zero.")
-	collectionNew   = desc("collection_dead_letters_new", "Dead letters of the last ten minutes of collections that have a limit of their own.", "collections")
-	collectionLimit = desc("collection_dead_letters_limit", "WEIR_DEAD_LETTER_LIMITS of this process: how many new dead letters these collections may have.", "collections")
-	deadLetters     = desc("dead_letters", "Dead letters that were neither retried nor dismissed, by stage. Expect zero.", "stage")
-	desynchronized  = desc("desynchronized_accounts", "Accounts that must be compared with their repositories, because a commit of them could not be verified. At 10,000 no further ones are marked. Expect zero after a while.")
-	historyAccount  = desc("history_accounts", "Accounts of the histories of collections, by state: waiting, done, unread (cannot be read for now) and limited (of done, those that reached the limit of an account).", "collection", "state")
-	historyRecords  = desc("history_records", "Records of the accounts that the history of a collection has read.", "collection")
-	databaseBytes   = desc("database_bytes", "The size of the database on disk.")
-	tableBytes      = desc("table_bytes", "The size of a table on disk, with its indexes and partitions.", "table")
-	tableDeadRows   = desc("table_dead_rows", "Dead rows of a table that wait for vacuum. If they only grow, a transaction holds an old snapshot open.", "table")
-	auditAge        = desc("audit_age_seconds", "Time since the last audit ended or, before the first, since one was possible.")
-	auditScore      = desc("audit_score", "The share of the audited posts that match their authors' repositories. Expect one.")
-	auditFaults     = desc("audit_faults", "Posts that the last audit found missing, extra or stale. Expect zero.", "fault")
-	auditRecords    = desc("audit_records", "Posts that the last audit compared.")
-	auditAccounts   = desc("audit_accounts", "Accounts in the last audit.")
-	auditFailures   = desc("audit_failures", "Accounts that the last audit could not read.")
-	lagLimit        = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: the lag at which a stream is critical.")
-	queueLimit      = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: how many jobs of a queue may wait.")
-	databaseLimit   = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: how large the database may be.")
-	auditLimit      = desc("audit_limit_seconds", "How old the last audit may be, by WEIR_AUDIT_INTERVAL of this process; +Inf if audits are off.")
-	conditionHolds  = desc("condition", "1 for each condition that /health reports.", "name", "severity")
+	databaseUp = desc("database_up", "1 if the database responded to this scrape.")
+	connected  = desc("stream_connected", "1 while a consumer is connected and reads. Its average over a day is the uptime.", "stream")
+	leased     = desc("stream_leased", "1 while a consumer holds the stream's lease.", "stream")
+	state      = desc("stream_state",
+		"1 for the current state: live, quiet, catching_up, reconnecting, never_connected, stalled, paused_by_backpressure, "+
+			"no_consumer_is_running.", "stream", "state")
+	stateSeconds = desc("stream_state_seconds", "How long the stream has been in its state.", "stream")
+	lastEventAge = desc("stream_last_event_age_seconds",
+		"Time since the last committed event happened. Grows while the network is quiet: see weir_stream_caught_up_age_seconds.", "stream")
+	caughtUpAge = desc("stream_caught_up_age_seconds", "Time since the stream last had nothing unread.", "stream")
+	lag         = desc("stream_lag_seconds",
+		"How far the stored data is behind what was written: the smaller of the last event's age and the caught-up age, and how late the host "+
+			"sent it. Grows while nothing is read.", "stream")
+	hostLag = desc("stream_host_lag_seconds",
+		"How long after they were written the host sent the last events, by the authors' clocks. Expect a few seconds.", "stream")
+	failedTries = desc("stream_failed_tries", "Failed attempts to connect since the last event.", "stream")
+	epoch       = desc("stream_epoch", "The epoch of the lease: how many times it has been taken.", "stream")
+	leaseInfo   = desc("stream_lease_info",
+		"1, labelled with the process that holds the stream's lease. Absent while no process holds it.", "stream", "holder")
+	follows   = desc("follows", "Followed accounts; 0 if the whole network is followed.")
+	queueJobs = desc("queue_jobs",
+		"Jobs by queue and state. Counting stops at 50,001 for available and retryable jobs, and at 10,001 for the others.", "queue", "state")
+	queueOldest    = desc("queue_oldest_seconds", "How long the oldest available job has been waiting; 0 if there is none.", "queue")
+	queuePaused    = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
+	gapsOpen       = desc("gaps_open", "Open gaps: intervals of a stream that may have been missed. Expect zero.")
+	gapsUnclosable = desc("gaps_unclosable",
+		"Open gaps that cannot be closed, for example because the whole network is followed. Expect zero.")
+	gapSeconds     = desc("gaps_open_seconds", "The total length of the open gaps. Expect zero.")
+	deadLettersNew = desc("dead_letters_new",
+		"Dead letters of the last ten minutes, of collections that have no limit of their own. Expect zero.")
+	collectionNew = desc("collection_dead_letters_new",
+		"Dead letters of the last ten minutes of collections that have a limit of their own.", "collections")
+	collectionLimit = desc("collection_dead_letters_limit",
+		"WEIR_DEAD_LETTER_LIMITS of this process: how many new dead letters these collections may have.", "collections")
+	deadLetters    = desc("dead_letters", "Dead letters that were neither retried nor dismissed, by stage. Expect zero.", "stage")
+	desynchronized = desc("desynchronized_accounts",
+		"Accounts that must be compared with their repositories, because a commit of them could not be verified. At 10,000 no further ones "+
+			"are marked. Expect zero after a while.")
+	historyAccount = desc("history_accounts",
+		"Accounts of the histories of collections, by state: waiting, done, unread (cannot be read for now) and limited (of done, those that "+
+			"reached the limit of an account).", "collection", "state")
+	historyRecords = desc("history_records", "Records of the accounts that the history of a collection has read.", "collection")
+	databaseBytes  = desc("database_bytes", "The size of the database on disk.")
+	tableBytes     = desc("table_bytes", "The size of a table on disk, with its indexes and partitions.", "table")
+	tableDeadRows  = desc("table_dead_rows",
+		"Dead rows of a table that wait for vacuum. If they only grow, a transaction holds an old snapshot open.", "table")
+	auditAge      = desc("audit_age_seconds", "Time since the last audit ended or, before the first, since one was possible.")
+	auditScore    = desc("audit_score", "The share of the audited posts that match their authors' repositories. Expect one.")
+	auditFaults   = desc("audit_faults", "Posts that the last audit found missing, extra or stale. Expect zero.", "fault")
+	auditRecords  = desc("audit_records", "Posts that the last audit compared.")
+	auditAccounts = desc("audit_accounts", "Accounts in the last audit.")
+	auditFailures = desc("audit_failures", "Accounts that the last audit could not read.")
+	lagLimit      = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: the lag at which a stream is critical.")
+	queueLimit    = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: how many jobs of a queue may wait.")
+	databaseLimit = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: how large the database may be.")
+	auditLimit    = desc("audit_limit_seconds",
+		"How old the last audit may be, by WEIR_AUDIT_INTERVAL of this process; +Inf if audits are off.")
+	conditionHolds = desc("condition", "1 for each condition that /health reports.", "name", "severity")
 )
 
 // Describe sends nothing, because the streams and queues are only known at the scrape.

@@ -23,7 +23,9 @@ func TestFeaturesAreReported(t *testing.T) {
 	pool := schematest.New(t)
 	read := Reading{}
 	feature := Feature{
-		Figures: []Figure{{Name: "tiles", Metric: "tiles_laid", Help: "Tiles."}, {Name: "age", Metric: "tiles_age_seconds", Help: "Age.", Optional: true},
+		Figures: []Figure{{
+			Name: "tiles", Metric: "tiles_laid", Help: "Tiles.",
+		}, {Name: "age", Metric: "tiles_age_seconds", Help: "Age.", Optional: true},
 			{Name: "hall.walls.cracks", Metric: "cracks", Help: "Cracks."}, {Name: "hall.doors", Metric: "doors", Help: "Doors."}},
 		Conditions: []Condition{{Name: "WeirTilesBroken", Severity: Critical, Do: "look", FireAfter: time.Minute}},
 		Read:       func(context.Context, schema.DB, time.Time) (Reading, error) { return read, nil },
@@ -61,7 +63,10 @@ func TestFeaturesAreReported(t *testing.T) {
 	require.Contains(t, metrics(), "weir_tiles_laid")
 	require.NotContains(t, metrics(), "weir_tiles_age_seconds")
 
-	read = Reading{Values: map[string]float64{"tiles": 3, "age": 1.5, "hall.walls.cracks": 7, "hall.doors": 2}, Messages: map[string]string{"WeirTilesBroken": "3 <b> broken"}}
+	read = Reading{
+		Values:   map[string]float64{"tiles": 3, "age": 1.5, "hall.walls.cracks": 7, "hall.doors": 2},
+		Messages: map[string]string{"WeirTilesBroken": "3 <b> broken"},
+	}
 	r := report()
 	all = fields(r)
 	require.Equal(t, []any{3.0, 1.5}, []any{all["tiles"], all["age"]})
@@ -69,7 +74,9 @@ func TestFeaturesAreReported(t *testing.T) {
 	require.Equal(t, 3.0, metrics()["weir_tiles_laid"])
 	require.Equal(t, 1.5, metrics()["weir_tiles_age_seconds"])
 	require.Equal(t, Unhealthy, r.Status)
-	require.Contains(t, r.Conditions, Condition{Name: "WeirTilesBroken", Severity: Critical, Message: "3 <b> broken", Do: "look", FireAfter: time.Minute})
+	require.Contains(t, r.Conditions, Condition{
+		Name: "WeirTilesBroken", Severity: Critical, Message: "3 <b> broken", Do: "look", FireAfter: time.Minute,
+	})
 
 	feature.Read = func(context.Context, schema.DB, time.Time) (Reading, error) { return Reading{}, context.Canceled }
 	_, err := Read(t.Context(), pool, time.Now(), Limits{}, feature)

@@ -90,9 +90,10 @@ type Report struct {
 	Streams    []Stream       `json:"streams"`
 	Queues     []schema.Depth `json:"queues"`
 
-	OpenGaps              int64                   `json:"open_gaps"`
-	GapSeconds            float64                 `json:"gap_seconds"`
-	GapAccounts           int64                   `json:"gap_accounts"`    // accounts to compare with their repositories before the open gaps close
+	OpenGaps   int64   `json:"open_gaps"`
+	GapSeconds float64 `json:"gap_seconds"`
+	// accounts to compare with their repositories before the open gaps close
+	GapAccounts           int64                   `json:"gap_accounts"`
 	GapWaiting            int64                   `json:"gap_waiting"`     // of these, the accounts not compared yet
 	Unclosable            int64                   `json:"unclosable_gaps"` // open gaps that cannot be closed
 	GapProblem            string                  `json:"gap_problem"`     // why they cannot be closed; empty if all can be
@@ -156,9 +157,11 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits, featu
 		return Report{}, err
 	}
 	r := Report{
-		at: now, Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
+		at: now, Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps,
+		GapSeconds:  totals.GapSeconds,
 		GapAccounts: totals.GapAccounts, GapWaiting: totals.GapAccountsLeft, Unclosable: totals.StuckGaps, GapProblem: totals.GapProblem,
-		DeadLetters: totals.DeadLetters, Desynchronized: totals.Desynchronized, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
+		DeadLetters: totals.DeadLetters, Desynchronized: totals.Desynchronized, DatabaseBytes: totals.Bytes, Conditions: []Condition{},
+		Streams: []Stream{},
 	}
 	if err := r.readDeadLetters(ctx, db, limits); err != nil {
 		return Report{}, err
@@ -292,7 +295,8 @@ func ago(t *time.Time, now time.Time) *float64 {
 
 // states returns the states, best first.
 func states() []string {
-	return []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateDraining, StateReconnecting, StateNever, StateStalled, schema.StateNoConsumer}
+	return []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateDraining, StateReconnecting, StateNever,
+		StateStalled, schema.StateNoConsumer}
 }
 
 // summarize sets the totals from the streams: the worst value of each.

@@ -30,64 +30,99 @@ func TestGapsMessage(t *testing.T) {
 	require.Equal(t, "2 gaps are open, over 1m0s", (&Report{OpenGaps: 2, GapSeconds: 60}).gaps())
 }
 
+// A streamState is a stream and what the report says of it.
+type streamState struct {
+	status    schema.StreamStatus
+	state     string
+	connected bool
+	lag       time.Duration
+	condition []string
+}
+
+func streamStates() map[string]streamState {
+	hour := *before(time.Hour)
+	return map[string]streamState{
+		"live": {schema.StreamStatus{
+			State: "live", StateSince: hour, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second),
+			Advanced: before(time.Second),
+		}, "live", true, time.Second, nil},
+		"quiet for an hour": {schema.StreamStatus{
+			State: "quiet", StateSince: hour, Leased: true, LastEvent: before(time.Hour), CaughtUp: before(3 * time.Second),
+			Advanced: before(time.Hour),
+		}, "quiet", true, 3 * time.Second, nil},
+		"stalled": {schema.StreamStatus{
+			State: "live", StateSince: hour, Leased: true, LastEvent: before(3 * time.Minute), CaughtUp: before(3 * time.Minute),
+			Advanced: before(3 * time.Minute),
+		}, StateStalled, true, 3 * time.Minute, []string{"WeirNoEvents", "WeirLag"}},
+		"just reconnected after an hour": {schema.StreamStatus{
+			State: "live", StateSince: *before(time.Second), Leased: true, LastEvent: before(30 * time.Second), Advanced: before(time.Hour),
+		}, "catching up", true, 30 * time.Second, nil},
+		"far behind and moving": {schema.StreamStatus{
+			State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Minute), Advanced: before(time.Second),
+		}, "catching up", true, 6 * time.Minute, []string{"WeirLagCritical"}},
+		"scanning server": {schema.StreamStatus{
+			State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Hour), Advanced: before(time.Hour),
+			Detail: schema.DetailScanning,
+		}, "catching up", true, 6 * time.Hour, []string{"WeirLagCritical"}},
+		"slightly behind": {schema.StreamStatus{
+			State: "catching up", StateSince: hour, Leased: true, LastEvent: before(2 * time.Minute), Advanced: before(time.Second),
+		}, "catching up", true, 2 * time.Minute, []string{"WeirLag"}},
+		"a blip": {schema.StreamStatus{
+			State: "connecting", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Advanced: before(time.Minute),
+		}, StateReconnecting, false, time.Minute, nil},
+		"disconnected": {schema.StreamStatus{
+			State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, LastEvent: before(6 * time.Minute), Detail: "refused",
+			Failed: 5,
+		}, StateReconnecting, false, 6 * time.Minute, []string{"WeirDisconnected", "WeirLagCritical"}},
+		"disconnected for two minutes": {schema.StreamStatus{
+			State: "not connected", StateSince: *before(2 * time.Minute), Leased: true, LastEvent: before(2 * time.Minute),
+		}, StateReconnecting, false, 2 * time.Minute, []string{"WeirLag"}},
+		"disconnected after a quiet state": {schema.StreamStatus{
+			State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Hour), CaughtUp: before(time.Minute),
+		}, StateReconnecting, false, time.Minute, nil},
+		"a late host": {schema.StreamStatus{
+			State: "live", StateSince: hour, Leased: true, LastEvent: before(time.Second), WrittenAt: before(391 * time.Second),
+			CaughtUp: before(time.Second), Advanced: before(time.Second),
+		}, "live", true, 391 * time.Second, []string{"WeirLagCritical", "WeirHostLate"}},
+		"a quiet stream of a host that is slightly late": {schema.StreamStatus{
+			State: "quiet", StateSince: hour, Leased: true, LastEvent: before(time.Hour), WrittenAt: before(time.Hour + 9*time.Second),
+			CaughtUp: before(3 * time.Second), Advanced: before(time.Hour),
+		}, "quiet", true, 12 * time.Second, nil},
+		"a short pause by backpressure": {schema.StreamStatus{
+			State: "paused by backpressure", StateSince: *before(50 * time.Second), Leased: true, LastEvent: before(50 * time.Second),
+			CaughtUp: before(50 * time.Second),
+		}, schema.StateDraining, false, 50 * time.Second, nil},
+		"paused by backpressure for minutes": {schema.StreamStatus{
+			State: "paused by backpressure", StateSince: *before(2 * time.Minute), Leased: true, LastEvent: before(2 * time.Minute),
+			CaughtUp: before(2 * time.Minute),
+		}, schema.StateDraining, false, 2 * time.Minute, []string{"WeirLag"}},
+		"paused by backpressure for days": {schema.StreamStatus{
+			State: "paused by backpressure", StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour),
+			CaughtUp: before(48 * time.Hour),
+		}, schema.StateDraining, false, 48 * time.Hour, []string{"WeirLagCritical"}},
+		"no consumer for days": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(48 * time.Hour)},
+			schema.StateNoConsumer, false, 48 * time.Hour, []string{"WeirNoConsumer"}},
+		"no connection yet": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true},
+			StateNever, false, neverRead, nil},
+		"no connection for minutes": {schema.StreamStatus{
+			State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, Detail: "refused",
+		}, StateNever, false, neverRead, []string{"WeirDisconnected"}},
+		"many failed attempts": {schema.StreamStatus{
+			State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Failed: 11,
+		}, StateReconnecting, false, time.Minute, []string{"WeirReconnectsFail"}},
+		"dead holder": {schema.StreamStatus{State: "live", StateSince: hour, Owner: "dead", LastEvent: before(time.Minute)},
+			schema.StateNoConsumer, false, time.Minute, []string{"WeirNoConsumer"}},
+		"lease given back": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(time.Minute)},
+			schema.StateNoConsumer, false, time.Minute, []string{"WeirNoConsumer"}},
+	}
+}
+
 // TestStreamStates checks the states: a stream that has never been connected is not
 // healthy, a quiet stream is not stalled, a dead holder is not connected, and a
 // stream that moved within two minutes is not stalled.
 func TestStreamStates(t *testing.T) {
 	t.Parallel()
-	hour := *before(time.Hour)
-	for name, c := range map[string]struct {
-		status    schema.StreamStatus
-		state     string
-		connected bool
-		lag       time.Duration
-		condition []string
-	}{
-		"live": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second), Advanced: before(time.Second)},
-			"live", true, time.Second, nil},
-		"quiet for an hour": {schema.StreamStatus{State: "quiet", StateSince: hour, Leased: true, LastEvent: before(time.Hour), CaughtUp: before(3 * time.Second), Advanced: before(time.Hour)},
-			"quiet", true, 3 * time.Second, nil},
-		"stalled": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(3 * time.Minute), CaughtUp: before(3 * time.Minute), Advanced: before(3 * time.Minute)},
-			StateStalled, true, 3 * time.Minute, []string{"WeirNoEvents", "WeirLag"}},
-		"just reconnected after an hour": {schema.StreamStatus{State: "live", StateSince: *before(time.Second), Leased: true, LastEvent: before(30 * time.Second), Advanced: before(time.Hour)},
-			"catching up", true, 30 * time.Second, nil},
-		"far behind and moving": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Minute), Advanced: before(time.Second)},
-			"catching up", true, 6 * time.Minute, []string{"WeirLagCritical"}},
-		"scanning server": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Hour), Advanced: before(time.Hour), Detail: schema.DetailScanning},
-			"catching up", true, 6 * time.Hour, []string{"WeirLagCritical"}},
-		"slightly behind": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(2 * time.Minute), Advanced: before(time.Second)},
-			"catching up", true, 2 * time.Minute, []string{"WeirLag"}},
-		"a blip": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Advanced: before(time.Minute)},
-			StateReconnecting, false, time.Minute, nil},
-		"disconnected": {schema.StreamStatus{State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, LastEvent: before(6 * time.Minute), Detail: "refused", Failed: 5},
-			StateReconnecting, false, 6 * time.Minute, []string{"WeirDisconnected", "WeirLagCritical"}},
-		"disconnected for two minutes": {schema.StreamStatus{State: "not connected", StateSince: *before(2 * time.Minute), Leased: true, LastEvent: before(2 * time.Minute)},
-			StateReconnecting, false, 2 * time.Minute, []string{"WeirLag"}},
-		"disconnected after a quiet state": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Hour), CaughtUp: before(time.Minute)},
-			StateReconnecting, false, time.Minute, nil},
-		"a late host": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(time.Second), WrittenAt: before(391 * time.Second), CaughtUp: before(time.Second), Advanced: before(time.Second)},
-			"live", true, 391 * time.Second, []string{"WeirLagCritical", "WeirHostLate"}},
-		"a quiet stream of a host that is slightly late": {schema.StreamStatus{State: "quiet", StateSince: hour, Leased: true, LastEvent: before(time.Hour), WrittenAt: before(time.Hour + 9*time.Second), CaughtUp: before(3 * time.Second), Advanced: before(time.Hour)},
-			"quiet", true, 12 * time.Second, nil},
-		"a short pause by backpressure": {schema.StreamStatus{State: "paused by backpressure", StateSince: *before(50 * time.Second), Leased: true, LastEvent: before(50 * time.Second), CaughtUp: before(50 * time.Second)},
-			schema.StateDraining, false, 50 * time.Second, nil},
-		"paused by backpressure for minutes": {schema.StreamStatus{State: "paused by backpressure", StateSince: *before(2 * time.Minute), Leased: true, LastEvent: before(2 * time.Minute), CaughtUp: before(2 * time.Minute)},
-			schema.StateDraining, false, 2 * time.Minute, []string{"WeirLag"}},
-		"paused by backpressure for days": {schema.StreamStatus{State: "paused by backpressure", StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour), CaughtUp: before(48 * time.Hour)},
-			schema.StateDraining, false, 48 * time.Hour, []string{"WeirLagCritical"}},
-		"no consumer for days": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(48 * time.Hour)},
-			schema.StateNoConsumer, false, 48 * time.Hour, []string{"WeirNoConsumer"}},
-		"no connection yet": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true},
-			StateNever, false, neverRead, nil},
-		"no connection for minutes": {schema.StreamStatus{State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, Detail: "refused"},
-			StateNever, false, neverRead, []string{"WeirDisconnected"}},
-		"many failed attempts": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Failed: 11},
-			StateReconnecting, false, time.Minute, []string{"WeirReconnectsFail"}},
-		"dead holder": {schema.StreamStatus{State: "live", StateSince: hour, Owner: "dead", LastEvent: before(time.Minute)},
-			schema.StateNoConsumer, false, time.Minute, []string{"WeirNoConsumer"}},
-		"lease given back": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(time.Minute)},
-			schema.StateNoConsumer, false, time.Minute, []string{"WeirNoConsumer"}},
-	} {
+	for name, c := range streamStates() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limits := Limits{}.withDefaults()
@@ -120,7 +155,9 @@ func names(r Report) (all []string) {
 func TestDeadWorkersAlert(t *testing.T) {
 	t.Parallel()
 	limits := Limits{}.withDefaults()
-	paused := schema.StreamStatus{Name: "s", State: schema.StateDraining, StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour)}
+	paused := schema.StreamStatus{
+		Name: "s", State: schema.StateDraining, StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour),
+	}
 	r := Report{Streams: []Stream{stream(paused, noon, limits)}, Queues: []schema.Depth{{Name: jobs.QueueProcess, Available: 9000}}}
 	r.addConditions(limits)
 	require.Equal(t, []string{"WeirLagCritical"}, names(r))
@@ -134,7 +171,10 @@ func TestWorstStreamDecides(t *testing.T) {
 	limits := Limits{}.withDefaults()
 	r := Report{}
 	for name, state := range map[string]string{"a": "live", "b": "not connected", "c": "quiet"} {
-		r.Streams = append(r.Streams, stream(schema.StreamStatus{Name: name, State: state, StateSince: noon, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second), Advanced: before(time.Second)}, noon, limits))
+		r.Streams = append(r.Streams, stream(schema.StreamStatus{
+			Name: name, State: state, StateSince: noon, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second),
+			Advanced: before(time.Second),
+		}, noon, limits))
 	}
 	r.summarize()
 	require.Equal(t, StateReconnecting, r.State)
@@ -152,11 +192,13 @@ func TestDeepQueues(t *testing.T) {
 		queue   schema.Depth
 		message string
 	}{
-		"at the limit":             {schema.Depth{Available: 10_000}, ""},
-		"available":                {schema.Depth{Available: 10_001}, "10001 jobs wait in queue q"},
-		"failed":                   {schema.Depth{Retryable: 10_001}, "10001 jobs wait in queue q, 10001 of them failed and will be retried"},
-		"at the limit, together":   {schema.Depth{Available: 5000, Retryable: 5000}, ""},
-		"together":                 {schema.Depth{Available: 5000, Retryable: 5001}, "10001 jobs wait in queue q, 5001 of them failed and will be retried"},
+		"at the limit":           {schema.Depth{Available: 10_000}, ""},
+		"available":              {schema.Depth{Available: 10_001}, "10001 jobs wait in queue q"},
+		"failed":                 {schema.Depth{Retryable: 10_001}, "10001 jobs wait in queue q, 10001 of them failed and will be retried"},
+		"at the limit, together": {schema.Depth{Available: 5000, Retryable: 5000}, ""},
+		"together": {
+			schema.Depth{Available: 5000, Retryable: 5001}, "10001 jobs wait in queue q, 5001 of them failed and will be retried",
+		},
 		"scheduled and running":    {schema.Depth{Available: 1, Scheduled: schema.CountedJobs, Running: schema.CountedJobs}, ""},
 		"at the bound of counting": {schema.Depth{Available: schema.CountedJobs + 1}, "50001 or more jobs wait in queue q"},
 		"beyond the bound of counting": {schema.Depth{Available: 1, Retryable: schema.CountedJobs + 1},
@@ -196,9 +238,11 @@ INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, schedul
 SELECT 'process_posts', '{}', 25, 1 + n % 4, 'process', 'available', now() - interval '1 hour' FROM generate_series(1, 60000) AS n;
 INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at)
 SELECT 'backfill_account', '{}', 25, 4, 'backfill', 'available', now() - interval '1 minute' FROM generate_series(1, 51) AS n;
-INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '10 minutes', now() - interval '8 minutes', 'test', now());
+INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+VALUES ('s', now() - interval '10 minutes', now() - interval '8 minutes', 'test', now());
 INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen)
-SELECT sha256(n::text::bytea), 'decode', 'test', '', 0, now() - (n || ' minutes 30 seconds')::interval, now() FROM generate_series(0, 20) AS n;
+SELECT sha256(n::text::bytea), 'decode', 'test', '', 0, now() - (n || ' minutes 30 seconds')::interval, now()
+FROM generate_series(0, 20) AS n;
 INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), now())`)
 	require.NoError(t, err)
 	r, err = Read(t.Context(), pool, at, Limits{Bytes: 1})
@@ -207,7 +251,8 @@ INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), 
 	for _, c := range r.Conditions {
 		names[c.Name] = c.Component
 	}
-	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": "", "WeirQueueUnprocessed": "process"}, names)
+	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network",
+		"WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": "", "WeirQueueUnprocessed": "process"}, names)
 	require.EqualValues(t, 51, r.BackfillQueueDepth)
 	require.EqualValues(t, 21, r.DeadLetters)
 	require.EqualValues(t, 10, r.NewDeadLetters)
@@ -241,7 +286,9 @@ func TestUnprocessedQueues(t *testing.T) {
 	t.Parallel()
 	noon := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 	old, young := noon.Add(-6*time.Minute), noon.Add(-4*time.Minute)
-	r := Report{at: noon, Queues: []schema.Depth{{Name: "unworked", Available: 1, Oldest: &old}, {Name: "slow", Available: 1, Running: 1, Oldest: &old},
+	r := Report{at: noon, Queues: []schema.Depth{{Name: "unworked", Available: 1, Oldest: &old}, {
+		Name: "slow", Available: 1, Running: 1, Oldest: &old,
+	},
 		{Name: "paused", Available: 1, Oldest: &old, Paused: true}, {Name: "new", Available: 1, Oldest: &young}, {Name: "empty"}}}
 	r.addConditions(Limits{}.withDefaults())
 	var components []string
@@ -263,8 +310,10 @@ func TestCollectionsHaveLimits(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `
 INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, state, first_seen, last_seen)
 SELECT int8send(row_number() OVER ()), 'lexicon', l.collection, 'did:plc:a', i::text, 'x', '', 0, l.state, l.at, l.at
-FROM (VALUES ('com.example.note', 'open', 3, $1::timestamptz), ('com.example.note', 'open', 50, $1 - interval '11 minutes'), ('com.example.note', 'dismissed', 50, $1),
-             ('com.example.memo', 'retrying', 5, $1), ('com.examples.note', 'open', 2, $1), (NULL, 'open', 1, $1)) AS l (collection, state, n, at)
+FROM (VALUES ('com.example.note', 'open', 3, $1::timestamptz), ('com.example.note', 'open', 50, $1 - interval '11 minutes'),
+    ('com.example.note', 'dismissed', 50, $1),
+             ('com.example.memo', 'retrying', 5, $1), ('com.examples.note', 'open', 2, $1), (NULL, 'open', 1, $1))
+    AS l (collection, state, n, at)
 CROSS JOIN LATERAL generate_series(1, l.n) AS i`, noon.Add(-time.Minute))
 	require.NoError(t, err)
 	read := func(limits ...DeadLetterLimit) (r Report, components []string) {

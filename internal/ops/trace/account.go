@@ -90,11 +90,13 @@ WITH RECURSIVE names AS (
 SELECT n.name AS name, r.records AS records, r.oldest AS oldest, r.newest AS newest
 FROM (SELECT name FROM names WHERE name IS NOT NULL UNION ALL SELECT $2) AS n
 CROSS JOIN LATERAL (
-    SELECT count(*) AS records, min(created_at) AS oldest, max(created_at) AS newest FROM records AS s WHERE s.collection = n.name AND s.did = $1
+    SELECT count(*) AS records, min(created_at) AS oldest, max(created_at) AS newest FROM records AS s
+    WHERE s.collection = n.name AND s.did = $1
 ) AS r
 WHERE r.records > 0
 ORDER BY n.name`
-	if a.Stored, err = schema.All(ctx, db, "count the records of "+did, pgx.RowToStructByName[Collection], stored, did, schema.PostCollection); err != nil {
+	if a.Stored, err = schema.All(ctx, db, "count the records of "+did, pgx.RowToStructByName[Collection], stored, did,
+		schema.PostCollection); err != nil {
 		return a, err
 	}
 	for _, f := range features {

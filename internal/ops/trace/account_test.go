@@ -21,7 +21,8 @@ func TestAccountIsTraced(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `
 ALTER TABLE watches DISABLE TRIGGER USER;
 INSERT INTO watches (target) VALUES ('alice.example');
-INSERT INTO watch_members (watch_id, did) SELECT w.id, did FROM watches AS w, unnest('{did:plc:active,did:plc:hidden,did:plc:down,did:plc:gone}'::text[]) AS did;
+INSERT INTO watch_members (watch_id, did) SELECT w.id, did
+FROM watches AS w, unnest('{did:plc:active,did:plc:hidden,did:plc:down,did:plc:gone}'::text[]) AS did;
 INSERT INTO accounts (did, handle, status, status_at, purged_for) VALUES
     ('did:plc:active', 'a.example', 'active',    NULL, NULL),
     ('did:plc:hidden', 'h.example', 'hidden',    '2026-11-01T00:00:00Z', NULL),
@@ -30,7 +31,8 @@ INSERT INTO accounts (did, handle, status, status_at, purged_for) VALUES
 INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
 SELECT c, 'did:plc:active', '3mptdaeh3622' || n, 'r', 'c', ('2026-11-0' || n || 'T00:00:00Z')::timestamptz, '{}'
 FROM unnest('{app.bsky.feed.post,app.bsky.feed.repost,com.example.note}'::text[]) AS c, generate_series(2, 4) AS n;
-INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('x', 'lexicon', 'did:plc:active', '', '', 0, now(), now())`)
+INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen)
+VALUES ('x', 'lexicon', 'did:plc:active', '', '', 0, now(), now())`)
 	require.NoError(t, err)
 	shelf := trace.Feature{Account: func(_ context.Context, _ schema.DB, a *trace.AccountTrace) error {
 		if a.DID == "did:plc:gone" {
@@ -39,8 +41,9 @@ INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, la
 		return nil
 	}}
 	for did, want := range map[string]string{
-		"did:plc:active":   "It counts: it is active, and followed.",
-		"did:plc:hidden":   "It does not count: at 2026-11-01T00:00:00Z, the listing of alice.example no longer showed it, and its server has not said why.",
+		"did:plc:active": "It counts: it is active, and followed.",
+		"did:plc:hidden": "It does not count: at 2026-11-01T00:00:00Z, the listing of alice.example no longer showed it, and its server has " +
+			"not said why.",
 		"did:plc:down":     "It does not count: it is takendown, as its server said at 2026-11-02T00:00:00Z.",
 		"did:plc:gone":     "It does not count: it was deleted at 2026-11-03T00:00:00Z, as its server or the directory says, and purged.",
 		"did:plc:stranger": "It does not count: no watch includes it.",
@@ -66,7 +69,8 @@ INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, la
 		}
 		require.Empty(t, a.Stored)
 	}
-	for _, name := range []string{"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "@did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "https://bsky.app/profile/did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"} {
+	for _, name := range []string{"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "@did:plc:aaaaaaaaaaaaaaaaaaaaaaaa",
+		"https://bsky.app/profile/did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"} {
 		target, err := trace.Parse(name, nil)
 		require.NoError(t, err)
 		require.Equal(t, trace.Target{Actor: "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"}, target)

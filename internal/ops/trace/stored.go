@@ -36,7 +36,12 @@ type Tombstone struct {
 
 // findTombstone returns a record's tombstone, or schema.ErrNoRows.
 func findTombstone(ctx context.Context, db schema.DB, k schema.Key) (Tombstone, error) {
-	sql := `SELECT t.rev AS rev, t.deleted_at AS deleted_at FROM tombstones AS t WHERE ` + schema.DeletesFrom("$1") + ` AND t.did = $2 AND t.rkey = $3 ORDER BY t.rev DESC LIMIT 1`
+	sql := `
+SELECT t.rev AS rev, t.deleted_at AS deleted_at
+FROM tombstones AS t
+WHERE ` + schema.DeletesFrom("$1") + ` AND t.did = $2 AND t.rkey = $3
+ORDER BY t.rev DESC
+LIMIT 1`
 	return schema.One(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
 }
 
@@ -94,7 +99,8 @@ const SearchedJobs = 50_000
 func jobsOf(ctx context.Context, db schema.DB, k schema.Key) ([]Job, error) {
 	const sql = `
 SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS max_attempts,
-       CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records', j.args -> 'posts')) + coalesce(jsonb_array_length(j.args -> 'reposts'), 0)
+       CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records',
+           j.args -> 'posts')) + coalesce(jsonb_array_length(j.args -> 'reposts'), 0)
             + coalesce(jsonb_array_length(j.args -> 'others'), 0) ELSE 0 END AS records,
        j.created_at AS created_at, j.attempted_at AS attempted_at, j.finalized_at AS finalized_at, coalesce(j.attempted_by, '{}') AS by,
        ARRAY(SELECT e ->> 'error' FROM unnest(j.errors) AS e) AS errors,
@@ -142,7 +148,8 @@ type Gap struct {
 // gapsAt lists at most 20 gaps that contain a time.
 func gapsAt(ctx context.Context, db schema.DB, at time.Time) ([]Gap, error) {
 	const sql = `
-SELECT stream AS stream, from_at AS "from", to_at AS "to", reason AS reason, coalesce(how_closed, CASE WHEN closed_at IS NULL THEN '' ELSE 'closed' END) AS how_closed
+SELECT stream AS stream, from_at AS "from", to_at AS "to", reason AS reason,
+    coalesce(how_closed, CASE WHEN closed_at IS NULL THEN '' ELSE 'closed' END) AS how_closed
 FROM gaps
 WHERE from_at <= $1 AND to_at >= $1
 ORDER BY from_at

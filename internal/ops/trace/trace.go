@@ -69,7 +69,8 @@ func Parse(s string, features []Feature) (Target, error) {
 			return Target{Other: other}, err
 		}
 	}
-	return Target{}, fmt.Errorf("%q is neither a record nor an account: expected at://did/collection/rkey, a DID or https://bsky.app/profile/…/post/…", s)
+	return Target{}, fmt.Errorf(
+		"%q is neither a record nor an account: expected at://did/collection/rkey, a DID or https://bsky.app/profile/…/post/…", s)
 }
 
 func parseActor(s, actor string) (Target, error) {
@@ -97,8 +98,9 @@ func parseRecord(s, actor, name, rkey string) (Target, error) {
 
 // Record holds everything known about a record.
 type Record struct {
-	URI         string                `json:"uri"`
-	WaitsFor    string                `json:"waits_for,omitempty"` // AT-URI of the post that it reposts or quotes, while nothing is shared through it
+	URI string `json:"uri"`
+	// AT-URI of the post that it reposts or quotes, while nothing is shared through it
+	WaitsFor    string                `json:"waits_for,omitempty"`
 	Stored      *StoredRecord         `json:"stored"`
 	Tombstone   *Tombstone            `json:"tombstone"`
 	Account     Account               `json:"account"`
