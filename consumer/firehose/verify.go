@@ -217,7 +217,8 @@ func (v *Verifier) refuse(c *commit, cause, words string) consumer.ProofOutcome 
 	if kept {
 		v.log.Warn("commit_refused", "did", c.did, "rev", c.rev, "cause", cause, "error", words)
 	}
-	return consumer.ProofOutcome{Cause: words, Drop: !kept, Lost: cause != causeNoKey} // without a key, its repository cannot be verified either
+	// without a key, its repository cannot be verified either
+	return consumer.ProofOutcome{Cause: words, Drop: !kept, Lost: cause != causeNoKey}
 }
 
 // unknown returns the outcome of a commit whose key cannot be fetched now: it waits as a
