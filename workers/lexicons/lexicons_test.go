@@ -250,8 +250,8 @@ func TestLexiconIsResolved(t *testing.T) {
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.note", other, published)
 	require.ErrorContains(t, resolve("example.weir.note"), "is not signed with the account's key")
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.other", key, published)
-	published := "at://did:plc:authority/" + schemas + "/example.weir."
-	b.server.proofs[published+"note"] = b.server.proofs[published+"other"]
+	proof := "at://did:plc:authority/" + schemas + "/example.weir."
+	b.server.proofs[proof+"note"] = b.server.proofs[proof+"other"]
 	require.ErrorContains(t, resolve("example.weir.note"), "has no record")
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM lexicons`))
 	b.server.proves(t, "did:plc:authority", schemas, "example.weir.note", key, published)
