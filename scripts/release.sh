@@ -7,11 +7,12 @@
 set -euo pipefail
 cd "$(git -C "$(dirname "$0")" rev-parse --show-toplevel)"
 
-version=${1:-} out=$(realpath -m "${2:-dist}")
+version=${1:-} dist=$(realpath -m "${2:-dist}")
 [[ $version =~ ^v[01](\.(0|[1-9][0-9]*)){2}(-[0-9a-z.]+)?$ ]] || { echo "usage: $0 VERSION [FOLDER], VERSION such as v0.1.0" >&2; exit 2; }
 commit=$(git rev-parse HEAD)
 tagged=$(git rev-parse --quiet --verify "refs/tags/$version^{commit}") || tagged=$commit
 [ "$tagged" = "$commit" ] || { echo "$version is commit $tagged, and this is $commit: check that one out, or choose the next version" >&2; exit 1; }
+[ -z "$(ls -A "$dist" 2>/dev/null)" ] || [ -e "$dist/SHA256SUMS" ] || { echo "$dist holds no release: choose another folder" >&2; exit 1; }
 [ -z "$(git status --porcelain)" ] || echo "uncommitted changes are no part of the release" >&2
 module=github.com/weir-social/weir
 heaviest=45000000 # bytes of a binary
@@ -24,14 +25,14 @@ tar --version | grep -q GNU || { echo "a release is built with GNU tar, on Linux
 umask 022
 work=$(mktemp -d)
 trap 'kill "${registry_PID:-}" 2>/dev/null || true; chmod -R u+w "$work"; rm -rf "$work"' EXIT
-rm -rf "$out"
-mkdir -p "$out" "$work/tools"
+out=$work/out
+mkdir "$out" "$work/tools"
 
 # A clean checkout, where the commit has the tag: Go stamps the version, the commit and its time on the binary.
 git clone --quiet --no-tags --no-checkout . "$work/src"
 cd "$work/src"
 git checkout --quiet --detach "$commit"
-git -c user.name=release -c user.email=release tag --no-sign "$version"
+git tag --no-sign "$version"
 unset GOOS GOARCH GOEXPERIMENT GOTOOLDIR
 export CGO_ENABLED=0 GOFLAGS=-trimpath GOWORK=off GOAMD64=v1 GOARM64=v8.0 LC_ALL=C TZ=UTC
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
@@ -104,9 +105,10 @@ image() {
 	local at="127.0.0.1:${line##*[^0-9]}/weir"
 	for arch in amd64 arm64; do
 		folder="$work/image-$arch" tag="$at:$arch"
-		mkdir -p "$folder"/{etc/ssl/certs,usr/local/bin}
+		mkdir -p "$folder"/{etc/ssl/certs,usr/local/bin,usr/share/doc/weir}
 		cp "$work/weir_${version#v}_linux_$arch/weir" "$folder/usr/local/bin"
 		cp "$certificates" "$folder/etc/ssl/certs"
+		cp -r "$work/weir_${version#v}_linux_$arch/licences" "$work/src/LICENSE" "$folder/usr/share/doc/weir"
 		echo "nobody:x:65532:65532:nobody:/:/usr/sbin/nologin" >"$folder/etc/passwd"
 		echo "nobody:x:65532:" >"$folder/etc/group"
 		mkdir -p "$work/folders"/{archive,lexicons,tmp}
@@ -142,4 +144,7 @@ proxy
 cd "$out"
 find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >"$work/sums"
 cp "$work/sums" SHA256SUMS
-echo "$version is in $out"
+rm -rf "$dist"
+mkdir -p "$(dirname "$dist")"
+mv "$out" "$dist"
+echo "$version is in $dist"
