@@ -117,13 +117,13 @@ func (c Config) proxies() (web.Proxies, error) {
 	return proxies, nil
 }
 
-// serveOps serves health and metrics on l until ctx ends.
-func (p App) serveOps(ctx context.Context, l net.Listener, reads bool) error {
+// serveOps serves health and metrics on l, of a process with these roles, until ctx ends.
+func (p App) serveOps(ctx context.Context, l net.Listener, roles []string) error {
 	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.Limits(), 3*time.Second, p.parts.Health...), poolMetrics{p.pool}, buildInfo())
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
 	handler, err := web.OpsHandler(web.OpsConfig{
 		DB: p.pool, Check: func(ctx context.Context) error { return Migrated(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
-		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Logger: p.log,
+		Token: p.cfg.OpsToken, Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log,
 	})
 	if err != nil {
 		return err

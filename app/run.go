@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -68,7 +69,7 @@ func (p App) RunAll(ctx context.Context, l net.Listener) error {
 // Run runs everything, with the listeners of the page and of operators.
 func (p App) Run(ctx context.Context) error {
 	return p.WithListener(ctx, func(l net.Listener) error {
-		return p.WithOps(ctx, true, func(ctx context.Context, p App) error { return p.RunAll(ctx, l) })
+		return p.WithOps(ctx, func(ctx context.Context, p App) error { return p.RunAll(ctx, l) }, Roles()...)
 	})
 }
 
@@ -79,13 +80,13 @@ const projectionsWatch = 5 * time.Second
 
 // WithOps registers the projections, and runs f with the operators' endpoints until
 // f ends, or until another program registers other projections. When the stored
-// collections change, it runs f again with them. reads: f runs a consumer.
-func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context, App) error) error {
+// collections change, it runs f again with them. roles are what f runs.
+func (p App) WithOps(ctx context.Context, f func(context.Context, App) error, roles ...string) error {
 	p, _, err := p.current(ctx)
 	if err != nil {
 		return err
 	}
-	if reads { // report an invalid source before anything runs
+	if slices.Contains(roles, RoleConsumer) { // report an invalid source before anything runs
 		if err := p.checkSource(); err != nil {
 			return err
 		}
@@ -99,7 +100,7 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context, Ap
 		defer l.Close()
 	}
 	for {
-		err := p.withOps(ctx, reads, l, f)
+		err := p.withOps(ctx, roles, l, f)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -113,7 +114,7 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context, Ap
 	}
 }
 
-func (p App) withOps(ctx context.Context, reads bool, l net.Listener, f func(context.Context, App) error) error {
+func (p App) withOps(ctx context.Context, roles []string, l net.Listener, f func(context.Context, App) error) error {
 	if err := p.register(ctx); err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func (p App) withOps(ctx context.Context, reads bool, l net.Listener, f func(con
 	g.Go(func() error { return p.projections.Watch(ctx, p.pool, projectionsWatch) })
 	g.Go(func() error { return p.watchCollections(ctx) })
 	if l != nil {
-		g.Go(func() error { return p.serveOps(ctx, l, reads) })
+		g.Go(func() error { return p.serveOps(ctx, l, roles) })
 	}
 	g.Go(func() error {
 		defer done()

@@ -208,3 +208,6 @@ const (
 	RoleWorkers  = "workers"
 	RolePage     = "page"
 )
+
+// Roles returns all roles.
+func Roles() []string { return []string{RoleConsumer, RoleWorkers, RolePage} }

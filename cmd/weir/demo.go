@@ -78,7 +78,7 @@ func demoCommand() *cobra.Command {
 				announce(cmd.OutOrStdout(), what+" All data is deleted when you stop it.", l, pool)
 				g, ctx := errgroup.WithContext(ctx)
 				g.Go(func() error {
-					return p.WithOps(ctx, true, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) })
+					return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) }, app.Roles()...)
 				})
 				g.Go(func() error {
 					network.Live(ctx, demoRate)

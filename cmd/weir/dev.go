@@ -39,7 +39,7 @@ func devCommand() *cobra.Command {
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
 				p := app.New(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir reads "+cfg.Reads()+".", l, pool)
-				return p.WithOps(ctx, true, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) })
+				return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) }, app.Roles()...)
 			})
 		},
 	}

@@ -30,13 +30,13 @@ func appCommand(use, short string, run func(context.Context, app.App) error) *co
 }
 
 func serveCommand() *cobra.Command {
-	return appCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.RoleConsumer, app.RoleWorkers, app.RolePage))
+	return appCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.Roles()...))
 }
 
 func consumeCommand() *cobra.Command {
 	return appCommand("consume", "Run only the consumers; a second process waits until the first one stops",
 		app.WithSystemd(func(ctx context.Context, p app.App) error {
-			return p.WithOps(ctx, true, func(ctx context.Context, p app.App) error { return p.Consume(ctx) })
+			return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.Consume(ctx) }, app.RoleConsumer)
 		}, app.RoleConsumer))
 }
 
@@ -44,7 +44,7 @@ func workCommand() *cobra.Command {
 	var queues []string
 	cmd := appCommand("work", "Run only the workers; start as many processes as you need",
 		app.WithSystemd(func(ctx context.Context, p app.App) error {
-			return p.WithOps(ctx, false, func(ctx context.Context, p app.App) error { return p.Work(ctx, queues...) })
+			return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.Work(ctx, queues...) }, app.RoleWorkers)
 		}, app.RoleWorkers))
 	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to process, separated by commas: process, network, backfill, resync, maintenance, alerts, and those of features (default: all)")
 	return cmd
@@ -53,7 +53,7 @@ func workCommand() *cobra.Command {
 func webCommand() *cobra.Command {
 	return appCommand("web", "Serve only the page and the API", app.WithSystemd(func(ctx context.Context, p app.App) error {
 		return p.WithListener(ctx, func(l net.Listener) error {
-			return p.WithOps(ctx, false, func(ctx context.Context, p app.App) error { return p.Serve(ctx, l) })
+			return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.Serve(ctx, l) }, app.RolePage)
 		})
 	}, app.RolePage))
 }
