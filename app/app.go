@@ -212,18 +212,28 @@ func (p App) requested(ctx context.Context, everyone bool) (*consumer.Retry, err
 	return &consumer.Retry{Storage: storage, Wires: wires, Since: agreed.Add(-keep.Tombstones)}, err
 }
 
-// page returns the handler of the page and the API. stopping ends its streams.
-func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
+// page returns the handler of the page and the API, which read one database and write another one.
+// stopping ends its streams.
+func (p App) page(read *pgxpool.Pool, stopping <-chan struct{}) (http.Handler, error) {
 	proxies, err := p.cfg.proxies()
 	if err != nil {
 		return nil, err
 	}
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: p.parts.Pages, Stopping: stopping, Logger: p.log})
+	return web.Handler(web.Config{DB: read, Primary: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: p.parts.Pages, Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.
 func (p App) Serve(ctx context.Context, l net.Listener) error {
-	handler, err := p.page(ctx.Done())
+	read := p.pool
+	if p.cfg.ReadDatabaseURL != "" {
+		standby, err := p.cfg.standby(ctx, p.pool, p.log)
+		if err != nil {
+			return err
+		}
+		defer standby.Close()
+		read = standby
+	}
+	handler, err := p.page(read, ctx.Done())
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,10 @@ type Config struct {
 
 	// The Postgres to use, 15 to 18, as a postgres:// URL.
 	DatabaseURL string `env:"DATABASE_URL"`
+	// A hot standby that the pages and the API read, as a postgres:// URL. They read DATABASE_URL
+	// while the standby cannot be reached, with the role and the password of this URL. Their
+	// numbers are as old as the standby's. Feeds store what they have shown, in DATABASE_URL.
+	ReadDatabaseURL string `env:"WEIR_READ_DATABASE_URL"`
 	// Set it to transaction if DATABASE_URL leads to a pooler that lends a connection for one
 	// transaction at a time, such as PgBouncer in transaction mode.
 	Pooler string `env:"WEIR_POOLER" envDefault:"none"`

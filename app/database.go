@@ -38,9 +38,15 @@ func (c Config) Database(ctx context.Context, connections int32) (*pgxpool.Pool,
 // immediately in one sentence. Through a transaction pooler it uses no named
 // prepared statements: the next transaction may use another session.
 func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (*pgxpool.Pool, error) {
+	return openPool(ctx, "DATABASE_URL", raw, connections, pooled, func(*pgxpool.Config) {})
+}
+
+// openPool is OpenPool with the URL of a variable, and may change how connections are made.
+func openPool(ctx context.Context, variable, raw string, connections int32, pooled bool, change func(*pgxpool.Config)) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(raw)
 	if err != nil {
-		return nil, fmt.Errorf("DATABASE_URL cannot be read: expected postgres://user:password@host:5432/database, special characters of the password as %%40 and so on, received %s", redact(raw))
+		return nil, fmt.Errorf("%s cannot be read: expected postgres://user:password@host:5432/database, special characters of the password as %%40 and so on, received %s",
+			variable, redact(raw))
 	}
 	cfg.MaxConns = max(cfg.MaxConns, connections)
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
@@ -51,6 +57,7 @@ func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (
 		cfg.ConnConfig.RuntimeParams["application_name"] = "weir"
 	}
 	cfg.AfterConnect = schema.ApplySettings
+	change(cfg)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -60,7 +67,7 @@ func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (
 		if ctx.Err() != nil { // stopped while it connected
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("DATABASE_URL does not lead to a database: %s", Sentence(err))
+		return nil, fmt.Errorf("%s does not lead to a database: %s", variable, Sentence(err))
 	}
 	return pool, nil
 }

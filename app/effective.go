@@ -23,7 +23,7 @@ func (c Config) Check() error {
 	if _, err := p.Bluesky(nil); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := p.page(nil); err != nil {
+	if _, err := p.page(nil, nil); err != nil {
 		errs = append(errs, err)
 	}
 	for _, open := range []func() (net.Listener, error){c.ListenPage, p.listenOps} {

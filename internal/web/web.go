@@ -30,8 +30,9 @@ type DB interface {
 
 // Config configures the server.
 type Config struct {
-	DB  DB
-	Now func() time.Time
+	DB      DB
+	Primary DB // for what a part writes, if DB can only be read; nil: DB
+	Now     func() time.Time
 
 	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: they are not
 	Proxies Proxies       // proxies whose X-Forwarded-For is trusted
@@ -47,7 +48,8 @@ type Config struct {
 
 // Server serves the requests. It is safe for concurrent use.
 type Server struct {
-	DB       DB
+	DB       DB // is read
+	Primary  DB // can be written
 	Now      func() time.Time
 	Log      *slog.Logger
 	Stopping <-chan struct{}
@@ -122,8 +124,12 @@ func newServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	primary := cfg.Primary
+	if primary == nil {
+		primary = cfg.DB
+	}
 	return &Server{
-		DB: cfg.DB, Now: cfg.Now, Log: cfg.Logger, Stopping: cfg.Stopping,
+		DB: cfg.DB, Primary: primary, Now: cfg.Now, Log: cfg.Logger, Stopping: cfg.Stopping,
 		site:   site{url: public, parts: cfg.Parts, apis: apis(cfg.Parts)},
 		images: images, assets: assets, templates: templates, script: scriptTexts(texts), slots: make(renderSlots, maxRendering),
 		cache: NewCache[keptResponse](maxKept), keep: cfg.Keep, clients: newClients(cfg.Proxies, cfg.Logger),

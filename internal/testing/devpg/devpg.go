@@ -31,6 +31,7 @@ type Options struct {
 	Ephemeral bool              // start empty, and delete the files at the end
 	Fsync     bool              // survive a crash of the machine, but run slower
 	Settings  map[string]string // as in postgresql.conf
+	StandbyOf *Server           // start as a hot standby of this server, with its roles, passwords and databases; nil: a server of its own
 	Logger    *slog.Logger
 }
 
@@ -153,6 +154,9 @@ func (s *Server) initCluster(ctx context.Context) error {
 	if err := os.RemoveAll(s.data()); err != nil { // left by an interrupted initdb
 		return fmt.Errorf("remove the old cluster: %w", err)
 	}
+	if s.options.StandbyOf != nil {
+		return s.copyPrimary(ctx)
+	}
 	s.password = rand.Text()
 	pwfile := filepath.Join(s.dir, "pwfile")
 	if err := s.user.write(pwfile, s.password); err != nil {
@@ -173,6 +177,19 @@ func (s *Server) initCluster(ctx context.Context) error {
 	}
 	if err := os.WriteFile(secret, []byte(s.password), 0o600); err != nil {
 		return fmt.Errorf("store the password of Postgres: %w", err)
+	}
+	return nil
+}
+
+// copyPrimary makes the cluster a copy of the primary's, which goes on receiving what the primary commits.
+func (s *Server) copyPrimary(ctx context.Context) error {
+	primary := s.options.StandbyOf
+	s.password = primary.password
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "pg_basebackup"), "--pgdata="+s.data(), "--dbname="+primary.URL("postgres"),
+		"--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync")
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = s.dir, environment(), s.user.attributes()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the primary into %s: %w\n%s", s.data(), err, out)
 	}
 	return nil
 }

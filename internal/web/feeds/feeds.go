@@ -185,7 +185,7 @@ func (s *server) feed(ctx context.Context, v links.View) (*keptFeed, error) {
 		}
 		q := v.Query
 		q.At = s.Now().UTC()
-		read, err := feeds.Read(ctx, s.DB, q)
+		read, err := feeds.Read(ctx, s.Primary, q)
 		if err == nil {
 			read.Entries = s.shownEntries(read.Entries)
 			return s.keep(key, read)
