@@ -250,12 +250,11 @@ CREATE TABLE claim_votes (
     url_at timestamp with time zone, -- The earliest url_at of these votes in sharers.
     url_from text COLLATE "C", -- The AT-URI of that post.
     title_group bigint, -- That of the claim.
-    CONSTRAINT claim_votes_pkey PRIMARY KEY (claim_id, link_id),
+    CONSTRAINT claim_votes_pkey PRIMARY KEY (link_id, claim_id),
     CONSTRAINT claim_votes_check CHECK ((titles + urls) > 0),
     CONSTRAINT claim_votes_titles_check CHECK (titles >= 0),
     CONSTRAINT claim_votes_urls_check CHECK (urls >= 0)
 ) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=80);
-CREATE INDEX claim_votes_link ON claim_votes USING btree (link_id);
 CREATE INDEX claim_votes_title_group ON claim_votes USING btree (title_group) WHERE title_group IS NOT NULL;
 
 -- What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row. Not compared: counted from shares, which `weir recount --check` does.

@@ -128,10 +128,9 @@ CREATE TABLE claim_votes (
     url_at     timestamptz,
     url_from   text COLLATE "C",
     title_group bigint,
-    PRIMARY KEY (claim_id, link_id),
+    PRIMARY KEY (link_id, claim_id),
     CHECK (titles + urls > 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, fillfactor = 80);
-CREATE INDEX claim_votes_link ON claim_votes (link_id);
 CREATE INDEX claim_votes_title_group ON claim_votes (title_group) WHERE title_group IS NOT NULL;
 
 COMMENT ON TABLE  claim_votes IS 'How many accounts of a link vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.';
