@@ -107,7 +107,7 @@ FROM generate_series(1, %[1]d + %[4]d) AS n) AS s`, benchBefore, benchLinks, ben
 		`CREATE INDEX shares_words ON shares USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE words IS NOT NULL`,
 		`CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024)`,
 		`CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit = 1024)`,
-		`CREATE INDEX shares_window ON shares (shared_at, link_id, did)`,
+		`CREATE INDEX shares_window ON shares (shared_at, link_id)`,
 		`CREATE INDEX shares_link ON shares (link_id, shared_at)`,
 		`CREATE INDEX shares_sharer ON shares (did, link_id)`,
 		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind) VALUES ('reader.example', 'follows'), ('everyone.example', 'follows') RETURNING id, target)

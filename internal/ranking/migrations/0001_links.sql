@@ -90,7 +90,7 @@ CREATE TABLE shares (
     FOREIGN KEY (named_id, link_id) REFERENCES links (id, counts_as) ON UPDATE CASCADE
 ) PARTITION BY RANGE (rkey);
 CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX shares_window ON shares (shared_at, link_id, did);
+CREATE INDEX shares_window ON shares (shared_at, link_id);
 CREATE INDEX shares_link ON shares (link_id, shared_at);
 CREATE INDEX shares_default_stored_at ON shares_default (stored_at);
 CREATE INDEX shares_sharer ON shares (did, link_id);
