@@ -1091,7 +1091,6 @@ CREATE TRIGGER index_rewritten BEFORE UPDATE OF rewritten ON segments FOR EACH R
 
 -- Every account that counts as a sharer of a link, once, as far as shares are counted. Only the counter writes here. Not compared: counted from shares, which `weir recount --check` does.
 CREATE TABLE sharers (
-    did text COLLATE "C" NOT NULL,
     link_id bigint NOT NULL,
     at timestamp with time zone NOT NULL, -- The latest share of the link by the account: it counts in the windows that begin before this time.
     post_at timestamp with time zone, -- The latest share in a post of its own. NULL: none.
@@ -1099,11 +1098,12 @@ CREATE TABLE sharers (
     repost_at timestamp with time zone, -- The latest share by reposting a post. NULL: none.
     title_claim bigint, -- The account's vote for the headline: the claim of its latest post with a title. NULL: it has none.
     title_at timestamp with time zone, -- Since when: the date of its earliest post with that title.
-    title_key text COLLATE "C", -- The collection and rkey of that post.
     url_claim bigint, -- The account's vote for the spelling: the claim of its latest post. NULL: it only reposts and quotes, or names other links that are merged into this one.
     url_at timestamp with time zone, -- Since when: the date of its earliest post with that spelling.
-    url_key text COLLATE "C", -- The collection and rkey of that post.
     voted_at timestamp with time zone GENERATED ALWAYS AS (LEAST(title_at, url_at)), -- When this time leaves the longest window, the votes are read again.
+    did text COLLATE "C" NOT NULL,
+    title_key text COLLATE "C", -- The collection and rkey of that post.
+    url_key text COLLATE "C", -- The collection and rkey of that post.
     CONSTRAINT sharers_pkey PRIMARY KEY (did, link_id) INCLUDE (at)
 ) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0, autovacuum_vacuum_insert_threshold=20000);
 CREATE INDEX sharers_at ON sharers USING btree (at);

@@ -14,8 +14,8 @@ COMMENT ON COLUMN pending_counts.link_id IS 'The link of the share that changed.
 COMMENT ON COLUMN pending_counts.did IS 'The account of the share that changed. NULL: everyone who shares the link. All columns NULL: count everything again.';
 COMMENT ON COLUMN pending_counts.subject_did IS 'The author of a record, named with subject_rkey, that others repost, quote or copy: what they share through it, and the shares of its copies, may count again, or no longer.';
 
+-- Columns of one width come first: then no row has bytes between them.
 CREATE TABLE sharers (
-    did         text COLLATE "C" NOT NULL,
     link_id     bigint           NOT NULL,
     at          timestamptz      NOT NULL,
     post_at     timestamptz,
@@ -23,11 +23,12 @@ CREATE TABLE sharers (
     repost_at   timestamptz,
     title_claim bigint,
     title_at    timestamptz,
-    title_key   text COLLATE "C",
     url_claim   bigint,
     url_at      timestamptz,
-    url_key     text COLLATE "C",
     voted_at    timestamptz GENERATED ALWAYS AS (least(title_at, url_at)) STORED,
+    did         text COLLATE "C" NOT NULL,
+    title_key   text COLLATE "C",
+    url_key     text COLLATE "C",
     PRIMARY KEY (did, link_id) INCLUDE (at)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 20000);
 CREATE INDEX sharers_link ON sharers (link_id, at);
