@@ -64,7 +64,7 @@ func announce(ctx context.Context, tx pgx.Tx, pool *pgxpool.Pool) (int, error) {
 		return 0, err
 	}
 	const compare = `
-WITH top AS MATERIALIZED (
+WITH top AS (
     SELECT t.span, t.link_id FROM unnest($1::text[], $2::bigint[]) AS t (span, link_id)
 ), left_top AS (
     DELETE FROM top_links AS o WHERE NOT EXISTS (SELECT FROM top AS t WHERE t.span = o.span AND t.link_id = o.link_id)

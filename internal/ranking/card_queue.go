@@ -78,7 +78,7 @@ func variantsOf(k string) string {
 // counter's step fails and is repeated.
 func wantCards(rows string) string {
 	return `
-WITH k AS MATERIALIZED (` + rows + `), variants AS MATERIALIZED (` + variantsOf("k") + `
+WITH k AS (` + rows + `), variants AS (` + variantsOf("k") + `
 ), wanted AS MATERIALIZED (
     SELECT a.link_id, max(a.sharers) AS sharers
     FROM (

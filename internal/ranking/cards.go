@@ -32,7 +32,7 @@ var cardCounts = `c.title <> '' AND c.status = '' AND NOT ` + isWall("c") + `
 func countingCards(param int, links []int64) string {
 	of := func(column string) string { return among(column, param, links) }
 	return `
-pages AS MATERIALIZED (
+pages AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n

@@ -203,7 +203,7 @@ const ofOwn = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
 // selectChanges reads the requested rows f of sharers, and their correct contents t, with the posts
 // that determine the votes.
 const selectChanges = `
-WITH asked AS MATERIALIZED (
+WITH asked AS (
     SELECT a.* FROM unnest($1::bigint[], $2::text[], $5::text[], $6::text[]) AS a (link_id, did, subject_did, subject_rkey)
 ), pairs AS MATERIALIZED (
     SELECT a.link_id, a.did FROM asked AS a WHERE a.link_id IS NOT NULL AND a.did IS NOT NULL

@@ -326,7 +326,7 @@ ORDER BY t.did, t.link_id`, from)
 // queueEveryCount queues the statements that write the counts that differ from sharers.
 func queueEveryCount(q *pgx.Batch, network Network, now time.Time) {
 	q.Queue(`
-WITH truth AS MATERIALIZED (`+everyCount(network.has("f.did"))+`), stale AS (
+WITH truth AS (`+everyCount(network.has("f.did"))+`), stale AS (
     DELETE FROM `+network.counts()+` AS c
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
 ), other AS (

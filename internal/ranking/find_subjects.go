@@ -86,7 +86,7 @@ func (found Subjects) add(ctx context.Context, db schema.Batcher, keys []schema.
 	// LATERAL and LIMIT force one index lookup per subject, which is skipped if the
 	// subject is known.
 	const add = `
-WITH own AS MATERIALIZED (
+WITH own AS (
     SELECT s.did, s.collection, s.rkey, s.named_id
     FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
     CROSS JOIN LATERAL (

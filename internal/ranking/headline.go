@@ -36,7 +36,7 @@ func chosen(param int, links []int64) string {
 // variant the title of which it is a variant. A title with a name at the end is a variant of the one
 // without it, if there is one or if it is the name of the site; a title that was cut is one of the
 // next longer title. It joins nothing: see everyVote.
-const variants = `variants AS MATERIALIZED (
+const variants = `variants AS (
     SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
@@ -53,7 +53,7 @@ const variants = `variants AS MATERIALIZED (
 )`
 
 var chosenByVotes = `
-c AS MATERIALIZED (
+c AS (
     SELECT v.claim_id, v.link_id, CASE WHEN` + isWall("c") + `THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
@@ -64,7 +64,7 @@ c AS MATERIALIZED (
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
-), voters AS MATERIALIZED (
+), voters AS (
     SELECT c.* FROM variants AS c JOIN best AS b ON b.link_id = c.link_id AND b.variant = c.variant
 ), title AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri

@@ -168,7 +168,7 @@ func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int)
 	// An account may share the link many times. Its latest share that could count is looked up
 	// once.
 	sql := `
-WITH page AS MATERIALIZED (
+WITH page AS (
     SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey, s.why
     FROM judged_shares AS s
     WHERE s.link_id = $3 AND s.shared_at <= $4 AND (s.shared_at, s.did, s.collection, s.rkey, s.named_id) < ($4, $5, $6, $7, $8)

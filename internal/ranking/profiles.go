@@ -36,7 +36,7 @@ func DueProfiles(ctx context.Context, db schema.DB, since time.Time, limit int) 
 // that are shown and share nothing any more lose their rows.
 func RecordProfiles(ctx context.Context, db schema.DB, read, shown []string, since, now time.Time) error {
 	const sql = `
-WITH due AS MATERIALIZED (
+WITH due AS (
     SELECT p.did, p.did <> ALL (coalesce($2::text[], '{}')) AS withheld,
            p.read_at IS NULL OR EXISTS (SELECT FROM shares AS s WHERE s.did = p.did) OR EXISTS (SELECT FROM subjects AS u WHERE u.did = p.did)
            OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did) AS needed

@@ -40,7 +40,7 @@ latest AS MATERIALIZED (
            (array_agg(l.key ORDER BY l.shared_at, l.key) FILTER (WHERE l.url = l.spelling AND l.spelling <> ''))[1] AS url_key
     FROM latest AS l
     GROUP BY l.link_id, l.did
-), truth AS MATERIALIZED (
+), truth AS (
     SELECT s.*, v.title_claim, v.title_at, v.title_key, v.url_claim, v.url_at, v.url_key
     FROM sharing AS s
     LEFT JOIN votes AS v ON v.did = s.did AND v.link_id = s.link_id
@@ -63,7 +63,7 @@ WHERE NOT EXISTS (SELECT FROM sharers AS f WHERE f.did = t.did AND f.link_id = t
 ORDER BY t.did, t.link_id;
 
 -- recountEverything (5)
-WITH truth AS MATERIALIZED (
+WITH truth AS (
     SELECT f.link_id                                                                      AS link_id,
            count(*)::int                                                                  AS sharers,
            (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '1 hour'))::int      AS in_1h,
@@ -93,7 +93,7 @@ FROM truth AS t
 WHERE NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = t.link_id);
 
 -- recountEverything (6)
-WITH truth AS MATERIALIZED (
+WITH truth AS (
     SELECT f.link_id                                                                      AS link_id,
            count(*)::int                                                                  AS sharers,
            (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '1 hour'))::int      AS in_1h,
@@ -169,7 +169,7 @@ INSERT INTO walls
 
 -- recountEverything (12)
 WITH v AS MATERIALIZED (SELECT v.* FROM claim_votes AS v WHERE $1::bigint[] IS NULL),
-pages AS MATERIALIZED (
+pages AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
@@ -182,11 +182,11 @@ pages AS MATERIALIZED (
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
-c AS MATERIALIZED (
+c AS (
     SELECT v.claim_id, v.link_id, CASE WHEN coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
-), variants AS MATERIALIZED (
+), variants AS (
     SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
@@ -207,7 +207,7 @@ c AS MATERIALIZED (
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
-), voters AS MATERIALIZED (
+), voters AS (
     SELECT c.* FROM variants AS c JOIN best AS b ON b.link_id = c.link_id AND b.variant = c.variant
 ), title AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
@@ -268,7 +268,7 @@ WHERE $1::bigint[] IS NULL AND l.title <> ''
     WHERE s.link_id = l.id AND s.subject_did IS NULL AND c.title <> '' AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) AND s.why IS NULL)));
 
 -- recountEverything (14)
-WITH k AS MATERIALIZED (SELECT n.link_id, CASE WHEN n.sharers >= 5 THEN 5 ELSE 2 END::smallint AS sharers FROM link_counts AS n), variants AS MATERIALIZED (
+WITH k AS (SELECT n.link_id, CASE WHEN n.sharers >= 5 THEN 5 ELSE 2 END::smallint AS sharers FROM link_counts AS n), variants AS (
     SELECT k.link_id, o.link_id AS other
     FROM k JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) 
     CROSS JOIN LATERAL (SELECT o.link_id FROM claim_votes AS o WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 LIMIT 3) AS o
@@ -301,7 +301,7 @@ CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id = w.link_id AND l.mer
 ON CONFLICT (link_id) DO UPDATE SET sharers = greatest(c.sharers, excluded.sharers);
 
 -- readChanges
-WITH asked AS MATERIALIZED (
+WITH asked AS (
     SELECT a.* FROM unnest($1::bigint[], $2::text[], $5::text[], $6::text[]) AS a (link_id, did, subject_did, subject_rkey)
 ), pairs AS MATERIALIZED (
     SELECT a.link_id, a.did FROM asked AS a WHERE a.link_id IS NOT NULL AND a.did IS NOT NULL
@@ -417,7 +417,7 @@ WITH v AS MATERIALIZED (
     UNION ALL
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::text[], $6::int[], $7::timestamptz[], $8::text[])
 ),
-pages AS MATERIALIZED (
+pages AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
@@ -430,11 +430,11 @@ pages AS MATERIALIZED (
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
-c AS MATERIALIZED (
+c AS (
     SELECT v.claim_id, v.link_id, CASE WHEN coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
-), variants AS MATERIALIZED (
+), variants AS (
     SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
@@ -455,7 +455,7 @@ c AS MATERIALIZED (
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
-), voters AS MATERIALIZED (
+), voters AS (
     SELECT c.* FROM variants AS c JOIN best AS b ON b.link_id = c.link_id AND b.variant = c.variant
 ), title AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
@@ -499,7 +499,7 @@ c AS MATERIALIZED (
 SELECT * FROM chosen;
 
 -- recountHeadlines: before the first count
-WITH walls AS MATERIALIZED (
+WITH walls AS (
     WITH peers AS MATERIALIZED (
         SELECT l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id
         WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ANY ($2))
@@ -590,7 +590,7 @@ latest AS MATERIALIZED (
                (array_agg('at://' || f.did || '/' || f.url_key ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
         FROM votes AS f WHERE true AND f.url_claim IS NOT NULL GROUP BY f.url_claim, f.link_id
     ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id),
-pages AS MATERIALIZED (
+pages AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
@@ -603,11 +603,11 @@ pages AS MATERIALIZED (
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
-c AS MATERIALIZED (
+c AS (
     SELECT v.claim_id, v.link_id, CASE WHEN coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
-), variants AS MATERIALIZED (
+), variants AS (
     SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
@@ -628,7 +628,7 @@ c AS MATERIALIZED (
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
-), voters AS MATERIALIZED (
+), voters AS (
     SELECT c.* FROM variants AS c JOIN best AS b ON b.link_id = c.link_id AND b.variant = c.variant
 ), title AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
@@ -673,7 +673,7 @@ SELECT * FROM chosen;
 
 -- queueHeadlines
 WITH v AS MATERIALIZED (SELECT v.* FROM claim_votes AS v WHERE v.link_id = ANY ($1)),
-pages AS MATERIALIZED (
+pages AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
@@ -686,11 +686,11 @@ pages AS MATERIALIZED (
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
-c AS MATERIALIZED (
+c AS (
     SELECT v.claim_id, v.link_id, CASE WHEN coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
-), variants AS MATERIALIZED (
+), variants AS (
     SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
@@ -711,7 +711,7 @@ c AS MATERIALIZED (
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
-), voters AS MATERIALIZED (
+), voters AS (
     SELECT c.* FROM variants AS c JOIN best AS b ON b.link_id = c.link_id AND b.variant = c.variant
 ), title AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
@@ -780,7 +780,7 @@ SELECT FROM links AS l WHERE l.id = ANY ($1) AND ((EXISTS (SELECT FROM cards AS 
       AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))))) ORDER BY l.id FOR NO KEY UPDATE OF l;
 
 -- queueCards
-WITH k AS MATERIALIZED (SELECT * FROM unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)), variants AS MATERIALIZED (
+WITH k AS (SELECT * FROM unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)), variants AS (
     SELECT k.link_id, o.link_id AS other
     FROM k JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) 
     CROSS JOIN LATERAL (SELECT o.link_id FROM claim_votes AS o WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 LIMIT 3) AS o
@@ -813,7 +813,7 @@ CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id = w.link_id AND l.mer
 ON CONFLICT (link_id) DO UPDATE SET sharers = greatest(c.sharers, excluded.sharers);
 
 -- doubtful.judge
-WITH asked AS MATERIALIZED (
+WITH asked AS (
     SELECT unnest($1::bigint[]) AS title_group
     UNION
     SELECT v.title_group
@@ -823,7 +823,7 @@ WITH asked AS MATERIALIZED (
 ), voted AS MATERIALIZED (
     SELECT v.* FROM asked AS a
     CROSS JOIN LATERAL (SELECT v.* FROM claim_votes AS v WHERE v.title_group = a.title_group AND v.titles > 0 OFFSET 0) AS v
-), standing AS MATERIALIZED (
+), standing AS (
     SELECT p.title_group
     FROM (
         SELECT p.*, count(*) OVER (PARTITION BY p.title_group, p.did) AS of_one
@@ -944,7 +944,7 @@ WHERE k IS DISTINCT FROM t
 ORDER BY 1, 2;
 
 -- checkWalls
-WITH asked AS MATERIALIZED (
+WITH asked AS (
     SELECT v.title_group FROM claim_votes AS v WHERE v.title_group IS NOT NULL AND v.link_id = ANY ($1)
     UNION
     SELECT w.title_group FROM walls AS w WHERE $1::bigint[] IS NULL
@@ -982,7 +982,7 @@ ORDER BY 1;
 WITH v AS MATERIALIZED (
     SELECT v.* FROM claim_votes AS v WHERE v.link_id = ANY ($1)
 ),
-pages AS MATERIALIZED (
+pages AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
@@ -995,11 +995,11 @@ pages AS MATERIALIZED (
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
-c AS MATERIALIZED (
+c AS (
     SELECT v.claim_id, v.link_id, CASE WHEN coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
-), variants AS MATERIALIZED (
+), variants AS (
     SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
@@ -1020,7 +1020,7 @@ c AS MATERIALIZED (
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
-), voters AS MATERIALIZED (
+), voters AS (
     SELECT c.* FROM variants AS c JOIN best AS b ON b.link_id = c.link_id AND b.variant = c.variant
 ), title AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
@@ -1390,7 +1390,7 @@ CROSS JOIN LATERAL (
 ) AS f;
 
 -- ReachReader.scan
-WITH part AS MATERIALIZED (
+WITH part AS (
     SELECT s.link_id, s.at AS at FROM sharers AS s WHERE s.at <= $1 AND s.did LIKE 'did:nostr:%' ORDER BY s.at DESC LIMIT $2
 )
 SELECT (SELECT min(at) FROM part), (SELECT count(*) FROM part), ARRAY(
@@ -1399,7 +1399,7 @@ SELECT (SELECT min(at) FROM part), (SELECT count(*) FROM part), ARRAY(
 );
 
 -- linkReader.shares
-WITH page AS MATERIALIZED (
+WITH page AS (
     SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey, s.why
     FROM judged_shares AS s
     WHERE s.link_id = $3 AND s.shared_at <= $4 AND (s.shared_at, s.did, s.collection, s.rkey, s.named_id) < ($4, $5, $6, $7, $8)
@@ -1512,9 +1512,9 @@ LIMIT 1
 FOR UPDATE OF c SKIP LOCKED;
 
 -- CountLeaving
-WITH leaving AS MATERIALIZED (
+WITH leaving AS (
     SELECT DISTINCT p.link_id FROM "shares_default" AS p WHERE p.link_id > $1 ORDER BY p.link_id LIMIT $2
-), counted AS MATERIALIZED (
+), counted AS (
     SELECT l.link_id, (SELECT count(*) FROM (SELECT DISTINCT s.did FROM judged_shares AS s WHERE s.link_id = l.link_id AND s.why IS NULL) AS s) AS sharers
     FROM leaving AS l
     WHERE (SELECT count(*) FROM (SELECT FROM shares AS s WHERE s.link_id = l.link_id LIMIT $3) AS s) >= $3
@@ -1533,7 +1533,7 @@ SELECT coalesce(max(link_id), $1), count(*) FROM leaving;
 SELECT to_regclass($1) IS NOT NULL;
 
 -- ExpireIdle
-WITH old AS MATERIALIZED (
+WITH old AS (
     SELECT i.did, i.collection, i.rkey, (
 EXISTS (SELECT FROM shares AS s WHERE s.subject_did = i.did AND s.subject_rkey = i.rkey)
 OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = i.did AND w.for_collection = i.collection AND w.for_rkey = i.rkey)) AS needed

@@ -147,7 +147,7 @@ func (r *ReachReader) scan(counted bool, pending []int64) nextLinks {
 	}
 	// All shares of the last moment are read: a part may end between two of them.
 	sql := `
-WITH part AS MATERIALIZED (
+WITH part AS (
     SELECT s.link_id, ` + at + ` AS at FROM ` + from + ` WHERE ` + at + ` <= $1 AND` + r.q.Network.scanned().has("s.did") + `ORDER BY ` + at + ` DESC LIMIT $2
 )
 SELECT (SELECT min(at) FROM part), (SELECT count(*) FROM part), ARRAY(

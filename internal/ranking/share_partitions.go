@@ -95,9 +95,9 @@ func CountLeaving(ctx context.Context, db schema.DB, rule LinkRule, part string,
 	// Most links have few shares. Only links with at least as many shares as the required sharers
 	// are counted.
 	sql := `
-WITH leaving AS MATERIALIZED (
+WITH leaving AS (
     SELECT DISTINCT p.link_id FROM %s AS p WHERE p.link_id > $1 ORDER BY p.link_id LIMIT $2
-), counted AS MATERIALIZED (
+), counted AS (
     SELECT l.link_id, ` + countingSharers("l.link_id") + ` AS sharers
     FROM leaving AS l
     WHERE (SELECT count(*) FROM (SELECT FROM shares AS s WHERE s.link_id = l.link_id LIMIT $3) AS s) >= $3
@@ -130,7 +130,7 @@ func DropDay(ctx context.Context, db schema.Batcher, part string) (dropped bool,
 	// their originals. Only if shares are kept for less than the longest window can there be many
 	// such shares.
 	pending := fmt.Sprintf(`
-WITH late AS MATERIALIZED (
+WITH late AS (
     SELECT s.link_id, s.did, NULL AS subject_did, NULL AS subject_rkey FROM %[1]s AS s WHERE s.shared_at > now() - $1::interval
     UNION
     SELECT NULL, NULL, s.did, s.rkey FROM copies AS c JOIN %[1]s AS s ON s.did = c.of_did AND s.collection = c.of_collection AND s.rkey = c.of_rkey
@@ -182,7 +182,7 @@ SELECT count(*) FROM taken`
 func ExpireOtherShares(ctx context.Context, db schema.DB, rule LinkRule, before time.Time, limit int) (int, error) {
 	// The links are marked before a share is locked, because workers lock them in this order.
 	sql := `
-WITH old AS MATERIALIZED (
+WITH old AS (
     SELECT s.did, s.collection, s.rkey, s.named_id, s.link_id FROM %[1]s AS s WHERE s.stored_at <= $1 ORDER BY s.stored_at LIMIT $2
 ), counted AS MATERIALIZED (
     SELECT o.link_id, ` + countingSharers("o.link_id") + ` AS sharers
@@ -192,7 +192,7 @@ WITH old AS MATERIALIZED (
     FROM counted AS c
     WHERE l.id = c.link_id AND c.sharers >= $4
     RETURNING 1
-), going AS MATERIALIZED (
+), going AS (
     SELECT s.did, s.collection, s.rkey, s.named_id
     FROM old AS o
     JOIN %[1]s AS s USING (did, collection, rkey, named_id)
@@ -225,11 +225,11 @@ WHERE s.did = g.did AND s.collection = g.collection AND s.rkey = g.rkey AND s.na
 // shared again. It reads a range of both indexes, so that millions of links take seconds.
 func FindUnshared(ctx context.Context, db schema.DB, rule LinkRule, after int64, limit int) (Examined, error) {
 	const sql = `
-WITH next AS MATERIALIZED (
+WITH next AS (
     SELECT l.id, l.kept_at, l.merged_into FROM links AS l WHERE l.id > $1 ORDER BY l.id LIMIT $2
-), ends AS MATERIALIZED (
+), ends AS (
     SELECT coalesce(max(id), $1) AS last, count(*) AS n FROM next
-), shared AS MATERIALIZED (
+), shared AS (
     SELECT DISTINCT s.link_id FROM shares AS s WHERE s.link_id > $1 AND s.link_id <= (SELECT last FROM ends)
 ), found AS (
     INSERT INTO unshared_links (link_id, since)
@@ -259,14 +259,14 @@ func ExpireLinks(ctx context.Context, db schema.DB, rule LinkRule, limit int) (E
 	// A share locks its link until it is committed. If it was committed after this statement began,
 	// the foreign key refuses the deletion.
 	const sql = `
-WITH due AS MATERIALIZED (
+WITH due AS (
     SELECT u.link_id FROM unshared_links AS u WHERE u.since <= $1 ORDER BY u.since LIMIT $2 FOR UPDATE SKIP LOCKED
-), judged AS MATERIALIZED (
+), judged AS (
     SELECT d.link_id AS id, l.id IS NOT NULL AND l.merged_into IS NULL AND NOT EXISTS (SELECT FROM shares AS s WHERE s.link_id = l.id)
            AND (l.kept_at IS NULL OR l.kept_at <= $3) AS goes
     FROM due AS d
     LEFT JOIN links AS l ON l.id = d.link_id
-), going AS MATERIALIZED (
+), going AS (
     SELECT l.id FROM judged AS j
     JOIN links AS l ON l.id = j.id
     WHERE j.goes AND l.merged_into IS NULL AND (l.kept_at IS NULL OR l.kept_at <= $3)

@@ -276,7 +276,7 @@ OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = i.did AND w.for_collection
 EXISTS (SELECT FROM shares AS s WHERE s.did = i.did AND s.collection = i.collection AND s.rkey = i.rkey)
 OR EXISTS (SELECT FROM records AS r WHERE r.did = i.did AND r.collection = i.collection AND r.rkey = i.rkey)`}} {
 		sql := `
-WITH old AS MATERIALIZED (
+WITH old AS (
     SELECT i.did, i.collection, i.rkey, (` + of.needed + `) AS needed
     FROM ` + of.table + ` AS i WHERE i.checked_at <= $1 ORDER BY i.checked_at LIMIT $3
     FOR UPDATE SKIP LOCKED

@@ -15,7 +15,7 @@ import (
 func UnverifiedHandles(ctx context.Context, db schema.DB, since time.Time, limit int) ([]schema.UnverifiedHandle, error) {
 	const unverified = ` a.handle_unverified AND a.handle <> '' AND a.status = 'active' AND a.did NOT LIKE ` + schema.NostrDIDs + ` AND (a.handle_checked_at IS NULL OR a.handle_checked_at < $1)`
 	const sql = `
-WITH top AS MATERIALIZED (
+WITH top AS (
     SELECT DISTINCT s.did FROM top_links AS t
     CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = t.link_id ORDER BY s.at DESC LIMIT 3) AS s
 )

@@ -243,7 +243,7 @@ SET titles = excluded.titles, title_at = excluded.title_at, title_from = exclude
 // everySharerAndVote is a list of common table expressions that ends with truth: the rows
 // that sharers should have for some shares s. Its parameters are those of everySharer.
 func everySharerAndVote(of string) string {
-	return `sharing AS MATERIALIZED (` + everySharer(of) + `), own AS MATERIALIZED (` + ownPosts(of) + `),` + everyVote + `, truth AS MATERIALIZED (
+	return `sharing AS MATERIALIZED (` + everySharer(of) + `), own AS MATERIALIZED (` + ownPosts(of) + `),` + everyVote + `, truth AS (
     SELECT s.*, v.title_claim, v.title_at, v.title_key, v.url_claim, v.url_at, v.url_key
     FROM sharing AS s
     LEFT JOIN votes AS v ON v.did = s.did AND v.link_id = s.link_id

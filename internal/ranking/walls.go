@@ -82,7 +82,7 @@ func wallsOf(s state) string {
 	if s.Counted {
 		return ""
 	}
-	return `walls AS MATERIALIZED (
+	return `walls AS (
     WITH peers AS MATERIALIZED (
         SELECT l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id
         WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ANY ($2))
@@ -120,7 +120,7 @@ func (d doubtful) judge(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	sql := `
-WITH asked AS MATERIALIZED (
+WITH asked AS (
     SELECT unnest($1::bigint[]) AS title_group
     UNION
     SELECT v.title_group
@@ -130,7 +130,7 @@ WITH asked AS MATERIALIZED (
 ), voted AS MATERIALIZED (
     SELECT v.* FROM asked AS a
     CROSS JOIN LATERAL (SELECT v.* FROM claim_votes AS v WHERE v.title_group = a.title_group AND v.titles > 0 OFFSET 0) AS v
-), standing AS MATERIALIZED (` + crowded(`voted AS v`) + `
+), standing AS (` + crowded(`voted AS v`) + `
 ), gone AS (
     DELETE FROM walls AS w WHERE w.title_group IN (SELECT a.title_group FROM asked AS a EXCEPT SELECT s.title_group FROM standing AS s)
     RETURNING w.title_group
@@ -162,7 +162,7 @@ func queueEveryWall(q *pgx.Batch) {
 // vote on a link that has expired: the vote is pending.
 func checkWalls(ctx context.Context, tx pgx.Tx, links []int64, found func(Difference)) error {
 	sql := `
-WITH asked AS MATERIALIZED (
+WITH asked AS (
     SELECT v.title_group FROM claim_votes AS v WHERE v.title_group IS NOT NULL AND ` + among("v.link_id", 1, links) + `
     UNION
     SELECT w.title_group FROM walls AS w WHERE $1::bigint[] IS NULL
