@@ -1139,7 +1139,7 @@ CREATE TABLE shares (
 CREATE INDEX shares_gift ON ONLY shares USING btree (link_id, shared_at) WHERE gift IS NOT NULL;
 CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
 CREATE INDEX shares_nostr ON ONLY shares USING btree (link_id, shared_at) WHERE did ~~ 'did:nostr:%'::text;
-CREATE INDEX shares_sharer ON ONLY shares USING btree (did, link_id);
+CREATE INDEX shares_sharer ON ONLY shares USING btree (link_id, did);
 CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
 CREATE INDEX shares_window ON ONLY shares USING btree (shared_at, link_id);
 CREATE INDEX shares_words ON ONLY shares USING gin (words) WITH (gin_pending_list_limit='1024') WHERE words IS NOT NULL;

@@ -109,7 +109,7 @@ FROM generate_series(1, %[1]d + %[4]d) AS n) AS s`, benchBefore, benchLinks, ben
 		`CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit = 1024)`,
 		`CREATE INDEX shares_window ON shares (shared_at, link_id)`,
 		`CREATE INDEX shares_link ON shares (link_id, shared_at)`,
-		`CREATE INDEX shares_sharer ON shares (did, link_id)`,
+		`CREATE INDEX shares_sharer ON shares (link_id, did)`,
 		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind) VALUES ('reader.example', 'follows'), ('everyone.example', 'follows') RETURNING id, target)
 INSERT INTO watch_members (watch_id, did) SELECT w.id, a.did FROM w JOIN accounts AS a ON w.target = 'everyone.example' OR right(a.did, 6) < '%06d'`, benchMembers),
 		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind) SELECT 'other' || n || '.example', 'follows' FROM generate_series(1, %[1]d) AS n RETURNING id)

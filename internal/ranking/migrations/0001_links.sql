@@ -93,7 +93,9 @@ CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_
 CREATE INDEX shares_window ON shares (shared_at, link_id);
 CREATE INDEX shares_link ON shares (link_id, shared_at);
 CREATE INDEX shares_default_stored_at ON shares_default (stored_at);
-CREATE INDEX shares_sharer ON shares (did, link_id);
+-- It begins with the link: of two indexes that begin with the account, Postgres may take this one to find a record, and read all that a busy
+-- account shares.
+CREATE INDEX shares_sharer ON shares (link_id, did);
 CREATE INDEX shares_subject ON shares (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
 CREATE INDEX shares_gift ON shares (link_id, shared_at) WHERE gift IS NOT NULL;
 CREATE INDEX shares_words ON shares USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE words IS NOT NULL;
