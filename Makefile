@@ -12,7 +12,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against breaks chaos soak fuzz release release-check clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against loss-table numbers breaks chaos soak fuzz release release-check clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -83,8 +83,9 @@ screenshots: postgres chromium ## write the picture in the README
 
 lint: ## run gofmt, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }
-	go vet -tags clickhouse ./...
-	go tool staticcheck -tags clickhouse ./...
+	go vet -tags clickhouse,losstable ./...
+	cd e2e/losstable && go vet ./...
+	go tool staticcheck -tags clickhouse,losstable ./...
 
 without: postgres ## prove that each feature can be removed: without it the rest builds and names nothing of it; TESTS=1 tests the rest, too
 	@for name in archive cards clickhouse feeds lexicons links nostr; do $(on_postgres) scripts/without.sh $$name $(if $(TESTS),,--build) || exit 1; done
@@ -106,6 +107,12 @@ bench-against: postgres ## measure CPU and WAL per event against the commit BASE
 	git worktree add --quiet --detach "$$dir/base" $(or $(BASE),HEAD) && \
 	(cd "$$dir/base" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$dir/weir" ./cmd/weir) && \
 	$(on_postgres) go test ./e2e -run '^$$' -bench Against -benchtime 1x -timeout 2h -base "$$dir/weir"
+
+loss-table: postgres ## count what Weir, tap and a naive consumer lose under the same faults, into docs/reliability.md; SEED=1
+	$(on_postgres) go test -vet=off -tags losstable ./e2e -run '^TestLossTable$$' -count 1 -timeout 2h -v -seed $(or $(SEED),1) -report $(abspath docs/reliability.md)
+
+numbers: postgres ## measure what events, a process, the whole network and a first start cost, into docs/numbers.md; SIZES=...
+	$(on_postgres) go test -vet=off ./e2e -run '^$$' -bench Numbers -benchtime 1x -timeout 3h $(if $(SIZES),-sizes $(SIZES)) -report $(abspath docs/numbers.md)
 
 breaks: postgres chromium ## break each promise by hand and require that its test turns red; BREAKS="fence archive" selects breaks
 	$(on_postgres) scripts/breaks.sh $(BREAKS)

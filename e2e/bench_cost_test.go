@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -20,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/testing/devpg"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/simnet"
 	"github.com/weir-social/weir/schema"
@@ -164,35 +166,50 @@ func BenchmarkWorkers(b *testing.B) {
 
 // BenchmarkIdle measures the cost of an idle `weir serve`.
 func BenchmarkIdle(b *testing.B) {
-	const span = 30 * time.Second
 	server := benchServer(b)
 	for b.Loop() {
-		url, pool := benchDatabase(b, server)
-		n, err := simnet.New(simnet.Config{Seed: 6, History: 100})
-		require.NoError(b, err)
-		require.NoError(b, n.Start("127.0.0.1:0"))
-		serve := start(b, append(alone(n, url), "WEIR_LEASE_TTL=10s"), "serve")
-		at := serve.opsURL(b)
-		becomes(b, at, "quiet")
-		transactions := func() (n float64) {
-			require.NoError(b, pool.QueryRow(b.Context(), `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
-			return n
-		}
-		var backend int
-		require.NoError(b, pool.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
-		postgres := against{b: b, postmaster: readProcess(b, backend).parent}
-		before, transacted, worked := readSoak(b, pool, at), transactions(), postgres.postgres()
-		time.Sleep(span) // idle
-		after := readSoak(b, pool, at)
-		perMinute := time.Minute.Seconds() / after.at.Sub(before.at).Seconds()
-		b.ReportMetric(after.since(before, "process_cpu_seconds_total")*perMinute, "CPU-s/min")
-		b.ReportMetric((postgres.postgres()-worked).Seconds()*perMinute, "Postgres-CPU-s/min")
-		b.ReportMetric((transactions()-transacted)*perMinute, "transactions/min")
-		b.ReportMetric((after.wal-before.wal)*perMinute/1024, "WAL-KB/min")
-		b.ReportMetric(after.value("process_resident_memory_bytes")/(1<<20), "MB")
+		one := steady(b, server, 0)
+		b.ReportMetric(one.cpu, "CPU-s/min")
+		b.ReportMetric(one.postgres, "Postgres-CPU-s/min")
+		b.ReportMetric(one.transactions, "transactions/min")
+		b.ReportMetric(one.wal/1024, "WAL-KB/min")
+		b.ReportMetric(one.memory, "MB")
 		b.ReportMetric(0, "ns/op")
-		serve.signal(syscall.SIGTERM)
-		require.Zero(b, serve.wait(b, time.Minute))
-		n.Stop()
 	}
+}
+
+// steadyCost is what `weir serve` and its Postgres take a minute, and the memory of the former in MB.
+type steadyCost struct{ cpu, postgres, transactions, wal, memory float64 }
+
+// steady runs `weir serve` for half a minute at a rate of events a second.
+func steady(b *testing.B, server *devpg.Server, rate float64) steadyCost {
+	b.Helper()
+	url, pool := benchDatabase(b, server)
+	n, err := simnet.New(simnet.Config{Seed: 6, Mix: simnet.MixNetwork, History: 100})
+	require.NoError(b, err)
+	require.NoError(b, n.Start("127.0.0.1:0"))
+	defer n.Stop()
+	serve := start(b, append(alone(n, url), "WEIR_LEASE_TTL=10s"), "serve")
+	at := serve.opsURL(b)
+	becomes(b, at, "quiet")
+	transactions := func() (n float64) {
+		require.NoError(b, pool.QueryRow(b.Context(), `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
+		return n
+	}
+	var backend int
+	require.NoError(b, pool.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
+	postgres := against{b: b, postmaster: readProcess(b, backend).parent}
+	before, transacted, worked := readSoak(b, pool, at), transactions(), postgres.postgres()
+	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
+	defer cancel()
+	n.Live(ctx, rate)
+	after := readSoak(b, pool, at)
+	perMinute := time.Minute.Seconds() / after.at.Sub(before.at).Seconds()
+	one := steadyCost{after.since(before, "process_cpu_seconds_total") * perMinute, (postgres.postgres() - worked).Seconds() * perMinute,
+		(transactions() - transacted) * perMinute,
+		(after.wal - before.wal) * perMinute, after.value("process_resident_memory_bytes") / (1 << 20)}
+	serve.signal(syscall.SIGTERM)
+	require.Zero(b, serve.wait(b, time.Minute))
+	pool.Close()
+	return one
 }
