@@ -64,8 +64,9 @@ func (m *numbers) events() {
 	url, drop := m.database(binary)
 	pool := open(m.b, url)
 	env := []string{"DATABASE_URL=" + url, "WEIR_LOG_LEVEL=warn", "WEIR_RETENTION=0"}
-	m.work("a post: stored", events, pool, func() int { return events }, env, "ingest", "--work=false", posts)
-	m.work("a share: found in its post, counted and ranked", events, pool, func() int { return m.count(url, `SELECT count(*) FROM shares`) }, env, "ingest", os.DevNull)
+	m.work("a post: stored", pool, func() int { return events }, env, "ingest", "--work=false", posts)
+	shares := func() int { return m.count(url, `SELECT count(*) FROM shares`) }
+	m.work("a share: found in its post, counted and ranked", pool, shares, env, "ingest", os.DevNull)
 	pool.Close()
 	drop()
 
@@ -79,7 +80,7 @@ func (m *numbers) events() {
 		if row.collections != "" {
 			env = append(env, row.collections)
 		}
-		each := m.work(row.name, events, pool, func() int { return events }, env, "ingest", mixed)
+		each := m.work(row.name, pool, func() int { return events }, env, "ingest", mixed)
 		m.day(row.day, each)
 		pool.Close()
 		drop()
@@ -91,7 +92,7 @@ func (m *numbers) events() {
 type each struct{ cpu, wal, disk float64 } // seconds and bytes
 
 // work runs a command and adds its row. of is the number by which the costs are divided, once it has run.
-func (m *numbers) work(name string, events int, pool *pgxpool.Pool, of func() int, env []string, args ...string) each {
+func (m *numbers) work(name string, pool *pgxpool.Pool, of func() int, env []string, args ...string) each {
 	m.b.Helper()
 	before, memory := databaseBytes(m.b, pool), 0.0
 	pool.Reset()
@@ -105,9 +106,11 @@ func (m *numbers) work(name string, events int, pool *pgxpool.Pool, of func() in
 	n := float64(of())
 	one := each{(cost.process + cost.postgres).Seconds() / n, float64(cost.wal) / n, (databaseBytes(m.b, pool) - before) / n}
 	pool.Reset()
-	m.costs.line(name, fmt.Sprintf("%.0f", one.cpu*1e6), fmt.Sprintf("%.0f", one.wal), fmt.Sprintf("%.0f", one.disk), fmt.Sprintf("%.0f", memory))
+	m.costs.line(name, whole(one.cpu*1e6), whole(one.wal), whole(one.disk), whole(memory))
 	return one
 }
+
+func whole(f float64) string { return fmt.Sprintf("%.0f", f) }
 
 func (m *numbers) day(name string, of each) {
 	const gb, day = 1e9, 86_400 * networkRate
@@ -119,7 +122,8 @@ func (m *numbers) archived(recording string, events int) {
 	dir := m.b.TempDir()
 	url, drop := m.database(binary)
 	defer drop()
-	env := []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_COLLECTIONS=app.bsky.*", "WEIR_ARCHIVE=dir:" + dir}
+	env := []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_COLLECTIONS=app.bsky.*",
+		"WEIR_ARCHIVE=dir:" + dir}
 	m.run(env, binary, "ingest", "--work=false", recording)
 	records := m.count(url, `SELECT coalesce(sum(records), 0) FROM archive_open`)
 	work := start(m.b, env, "work", "--queues", "archive")
@@ -148,7 +152,7 @@ func (m *numbers) running() {
 		rate float64
 	}{{"at rest", 0}, {fmt.Sprintf("at %d events/s of the network", networkRate), networkRate}} {
 		one := steady(m.b, m.server, row.rate)
-		m.runs.line(row.name, fmt.Sprintf("%.0f", one.memory), fmt.Sprintf("%.1f", one.cpu), fmt.Sprintf("%.0f", one.transactions), fmt.Sprintf("%.0f", one.wal/1024))
+		m.runs.line(row.name, whole(one.memory), fmt.Sprintf("%.1f", one.cpu), whole(one.transactions), whole(one.wal/1024))
 	}
 }
 
@@ -165,11 +169,12 @@ func (m *numbers) past() {
 	require.NoError(m.b, err)
 	require.NoError(m.b, n.Start("127.0.0.1:0"))
 	defer n.Stop()
-	serve := start(m.b, append(alone(n, url), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_WATCH="+n.Hub().Handle,
-		"WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m", "WEIR_API_INTERVAL=0s"), "serve")
+	serve := start(m.b, append(alone(n, url), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(),
+		"WEIR_WATCH="+n.Hub().Handle, "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m", "WEIR_API_INTERVAL=0s"), "serve")
 	peak := watchMemory(serve.cmd.Process.Pid)
 	eventually.True(m.b, func() bool {
-		left, err := tryCount(pool, `SELECT count(*) FROM watch_members AS w WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))
+		left, err := tryCount(pool, `SELECT count(*) FROM watch_members AS w
+			WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))
 			UNION ALL SELECT 1 WHERE NOT EXISTS (SELECT FROM watch_members) ORDER BY 1 DESC LIMIT 1`)
 		return err == nil && left == 0
 	}, 100*time.Millisecond)
@@ -188,7 +193,8 @@ func (m *numbers) grown(size int) {
 	_, pool := benchDatabase(m.b, m.server)
 	preload(m.b, pool, size)
 	rows, err := pool.Query(m.b.Context(), `
-SELECT regexp_replace(c.relname, '_?p?[0-9_]+$|_default$', '') AS name, sum(c.reltuples)::float8, sum(pg_relation_size(c.oid))::float8, sum(pg_indexes_size(c.oid))::float8
+SELECT regexp_replace(c.relname, '_?p?[0-9_]+$|_default$', '') AS name,
+       sum(c.reltuples)::float8, sum(pg_relation_size(c.oid))::float8, sum(pg_indexes_size(c.oid))::float8
 FROM pg_class AS c
 WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND c.reltuples > 0
 GROUP BY 1 HAVING sum(c.reltuples) >= $1::int / 10 ORDER BY 3 DESC`, size)
@@ -196,7 +202,8 @@ GROUP BY 1 HAVING sum(c.reltuples) >= $1::int / 10 ORDER BY 3 DESC`, size)
 	var name string
 	var live, heap, indexes float64
 	_, err = pgx.ForEachRow(rows, []any{&name, &live, &heap, &indexes}, func() error {
-		m.sizes.line(fmt.Sprintf("10^%.0f", math.Log10(float64(size))), "`"+name+"`", fmt.Sprintf("%.0f", live), fmt.Sprintf("%.1f", heap/(1<<20)), fmt.Sprintf("%.1f", indexes/(1<<20)), fmt.Sprintf("%.0f", (heap+indexes)/live))
+		m.sizes.line(fmt.Sprintf("10^%.0f", math.Log10(float64(size))), "`"+name+"`", whole(live),
+			fmt.Sprintf("%.1f", heap/(1<<20)), fmt.Sprintf("%.1f", indexes/(1<<20)), whole((heap+indexes)/live))
 		return nil
 	})
 	require.NoError(m.b, err)
@@ -217,14 +224,15 @@ func (m *numbers) publish() {
 	var version string
 	require.NoError(m.b, m.admin.QueryRow(m.b.Context(), `SELECT current_setting('server_version')`).Scan(&version))
 	version, _, _ = strings.Cut(version, " ")
-	publish(m.b, fmt.Sprintf(numbersPage, time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), version, m.costs, m.runs, m.days, m.first, m.sizes))
+	publish(m.b, fmt.Sprintf(numbersPage, time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), version,
+		m.costs, m.runs, m.days, m.first, m.sizes))
 }
 
 const numbersPage = `# Numbers
 
-Made by ` + "`make numbers`" + ` on %s, on a machine with %d cores and PostgreSQL %s. Other programs used the machine, too.
-Processor time, WAL and bytes depend little on that. The network is the simulated one; its posts have about the size of
-real ones. [reliability.md](reliability.md) has how costs change with the size, and what faults cost.
+Made by ` + "`make numbers`" + ` on %s, on a machine with %d cores and PostgreSQL %s. Other programs used the machine,
+too. Processor time, WAL and bytes depend little on that. The network is the simulated one; its posts have about the
+size of real ones. [reliability.md](reliability.md) has how costs change with the size, and what faults cost.
 
 ## What an event costs
 
@@ -247,8 +255,8 @@ included. The WAL is without that of checkpoints.
 ## How long a first start takes
 
 The calls are counted, and take a tenth of a second each: ` + "`WEIR_API_INTERVAL`" + `, which keeps to the limit that the
-services set for one address (3,000 calls in five minutes). All processes share it. Accounts that write more than a hundred
-posts within the retention need one more call for each further hundred.
+services set for one address (3,000 calls in five minutes). All processes share it. Accounts that write more than a
+hundred posts within the retention need one more call for each further hundred.
 
 %s
 ## How tables grow

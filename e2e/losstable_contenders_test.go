@@ -66,10 +66,12 @@ func contenders(t *testing.T, n *simnet.Net, followed []string) []*contender {
 	weir := &contender{name: "Weir", version: "this one",
 		records: `SELECT r.did, r.collection, r.rkey, r.cid FROM records AS r LEFT JOIN accounts AS a USING (did)
 			WHERE r.collection = 'app.bsky.feed.post' AND coalesce(a.status, 'active') <> 'deleted'`,
-		handed: `SELECT record, count(*) FROM river_job, jsonb_array_elements_text(args -> 'records') AS record WHERE kind = 'process_posts' GROUP BY 1`,
-		early:  []string{dueResyncs, `SELECT retry_dead_letters('verify', 'retryable')`}}
+		handed: `SELECT record, count(*) FROM river_job, jsonb_array_elements_text(args -> 'records') AS record
+			WHERE kind = 'process_posts' GROUP BY 1`,
+		early: []string{dueResyncs, `SELECT retry_dead_letters('verify', 'retryable')`}}
 	database := weir.open(t)
-	env := append(append(alone(n, database), readsRelay(n)...), "WEIR_VERIFY=chained", "WEIR_COLLECTIONS="+schema.PostCollection)
+	env := append(append(alone(n, database), readsRelay(n)...), "WEIR_VERIFY=chained", "WEIR_COLLECTIONS="+schema.PostCollection,
+		"WEIR_API_INTERVAL=0s") // tap has no limit of its calls either
 	succeed(t, env, "migrate")
 	for _, did := range followed {
 		_, err := weir.pool.Exec(t.Context(), `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -77,24 +79,29 @@ func contenders(t *testing.T, n *simnet.Net, followed []string) []*contender {
 	}
 	weir.members = []*member{{program: binary, env: env, args: []string{"serve"}}}
 
-	const shown, handed = `SELECT did, collection, rkey, cid FROM records`, `SELECT concat_ws('/', did, collection, rkey), count(*) FROM handed GROUP BY 1`
-	tap := &contender{name: "tap", version: tapVersion, records: shown, handed: handed, early: []string{`UPDATE repos SET retry_after = 0 WHERE retry_after > 0`}}
+	const shown = `SELECT did, collection, rkey, cid FROM records`
+	const handed = `SELECT concat_ws('/', did, collection, rkey), count(*) FROM handed GROUP BY 1`
+	tap := &contender{name: "tap", version: tapVersion, records: shown, handed: handed,
+		early: []string{`UPDATE repos SET retry_after = 0 WHERE retry_after > 0`}}
 	database, at := tap.open(t), freeAddress(t)
 	tap.members = []*member{
-		{program: tools + "/tap", args: []string{"run"}, env: []string{"TAP_DATABASE_URL=" + database, "TAP_BIND=" + at, "TAP_RELAY_URL=http://" + n.Address(), "TAP_PLC_URL=" + withoutHandles(t, n),
+		{program: tools + "/tap", args: []string{"run"}, env: []string{"TAP_DATABASE_URL=" + database, "TAP_BIND=" + at,
+			"TAP_RELAY_URL=http://" + n.Address(), "TAP_PLC_URL=" + withoutHandles(t, n),
 			"TAP_COLLECTION_FILTERS=" + schema.PostCollection, "TAP_RETRY_TIMEOUT=10s", "TAP_LOG_LEVEL=warn"}},
 		{program: tools + "/tapreader", env: []string{"TAP=ws://" + at + "/channel", "DATABASE_URL=" + database}},
 	}
 	tap.tracks(t, at, followed)
 
-	naive := &contender{name: "a naive consumer", version: "e2e/losstable/naive", records: shown, handed: handed, cannot: map[string]string{}}
+	naive := &contender{name: "a naive consumer", version: "e2e/losstable/naive", records: shown, handed: handed,
+		cannot: map[string]string{}}
 	for _, f := range lossFaults() {
 		if f.relay != "" {
 			naive.cannot[f.name] = f.relay
 		}
 	}
 	filter := url.Values{"wantedCollections": {schema.PostCollection}, "wantedDids": followed}
-	naive.members = []*member{{program: tools + "/naive", env: []string{"DATABASE_URL=" + naive.open(t), "JETSTREAM=" + n.URL() + "?" + filter.Encode()}}}
+	naive.members = []*member{{program: tools + "/naive",
+		env: []string{"DATABASE_URL=" + naive.open(t), "JETSTREAM=" + n.URL() + "?" + filter.Encode()}}}
 	all := []*contender{weir, tap, naive}
 	for _, c := range all {
 		c.followed = map[string]bool{}

@@ -25,8 +25,8 @@ const (
 	lossSigned     = "c: Jetstream's events have no signatures, and it passes on none of these commits."
 )
 
-// lossFaults lists the faults in the order in which they happen; before the last one, a backlog is read. They were listed before the first run, and none was left
-// out since.
+// lossFaults lists the faults in the order in which they happen; before the last one, a backlog is read. They were
+// listed before the first run, and none was left out since.
 func lossFaults() []lossFault {
 	const sync, operations, signed = lossSync, lossOperations, lossSigned
 	all := []lossFault{
@@ -68,14 +68,18 @@ func lossFaults() []lossFault {
 			require.NoError(r.t, r.net.SyncRepo(did))
 		}},
 		{name: "a relay leaves out the operations of commits", relay: operations, do: func(r *lossRun) { r.curtail(simnet.CurtailOps) }},
-		{name: "a relay leaves out the operations of commits, and adapts `prevData`", relay: operations, do: func(r *lossRun) { r.curtail(simnet.CurtailPrev) }},
+		{name: "a relay leaves out the operations of commits, and adapts `prevData`", relay: operations, do: func(r *lossRun) {
+			r.curtail(simnet.CurtailPrev)
+		}},
 		{name: "an account changes its key while every process is dead", relay: signed, do: func(r *lossRun) {
 			did := r.victim()
 			r.unread(func() { r.changes(did); require.NoError(r.t, r.net.RotateKey(did)) })
 		}},
 	}
 	for _, forgery := range simnet.Forgeries() {
-		all = append(all, lossFault{name: "a relay forges a commit: " + string(forgery), relay: signed, do: func(r *lossRun) { r.forge(forgery) }})
+		all = append(all, lossFault{name: "a relay forges a commit: " + string(forgery), relay: signed, do: func(r *lossRun) {
+			r.forge(forgery)
+		}})
 	}
 	return append(all,
 		lossFault{name: "the directory fails after a SIGKILL", relay: signed, do: func(r *lossRun) {
@@ -84,7 +88,9 @@ func lossFaults() []lossFault {
 				require.NoError(r.t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 10}))
 			})
 		}},
-		lossFault{name: "a frame that cannot be decoded, which the server has in its backlog", do: func(r *lossRun) { r.times(2, func() { r.fault(simnet.Garbage) }) }},
+		lossFault{name: "a frame that cannot be decoded, which the server has in its backlog", do: func(r *lossRun) {
+			r.times(2, func() { r.fault(simnet.Garbage) })
+		}},
 	)
 }
 

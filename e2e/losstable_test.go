@@ -207,7 +207,7 @@ func (r *lossRun) fold() {
 }
 
 const (
-	lossStill   = 75 * time.Second // nothing has changed for so long: what is wrong stays wrong; tap notices a silent connection after a minute
+	lossStill   = 75 * time.Second // what is wrong and has not changed for so long stays wrong: tap notices silence after a minute
 	lossLongest = 6 * time.Minute
 )
 

@@ -68,7 +68,8 @@ func main() {
 			log.Fatal(err)
 		}
 		if time.Since(saved) >= 10*time.Second {
-			if _, err := conn.Exec(ctx, `INSERT INTO cursor VALUES (true, $1) ON CONFLICT (one) DO UPDATE SET at = excluded.at`, e.TimeUS); err != nil {
+			const save = `INSERT INTO cursor VALUES (true, $1) ON CONFLICT (one) DO UPDATE SET at = excluded.at`
+			if _, err := conn.Exec(ctx, save, e.TimeUS); err != nil {
 				log.Fatal(err)
 			}
 			saved = time.Now()

@@ -27,7 +27,8 @@ func Open(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	_, err = conn.Exec(ctx, `
-CREATE TABLE IF NOT EXISTS records (did text, collection text, rkey text, cid text NOT NULL, record jsonb, PRIMARY KEY (did, collection, rkey));
+CREATE TABLE IF NOT EXISTS records (did text, collection text, rkey text, cid text NOT NULL, record jsonb,
+    PRIMARY KEY (did, collection, rkey));
 CREATE TABLE IF NOT EXISTS handed (did text NOT NULL, collection text NOT NULL, rkey text NOT NULL, action text NOT NULL);
 CREATE TABLE IF NOT EXISTS cursor (one bool PRIMARY KEY, at bigint NOT NULL)`)
 	return conn, err
@@ -40,7 +41,8 @@ func Apply(ctx context.Context, conn *pgx.Conn, changes ...Change) error {
 		switch c.Action {
 		case "create", "update":
 			batch.Queue(`INSERT INTO records (did, collection, rkey, cid, record) VALUES ($1, $2, $3, $4, $5)
-				ON CONFLICT (did, collection, rkey) DO UPDATE SET cid = excluded.cid, record = excluded.record`, c.DID, c.Collection, c.Rkey, c.CID, c.Record)
+				ON CONFLICT (did, collection, rkey) DO UPDATE SET cid = excluded.cid, record = excluded.record`,
+				c.DID, c.Collection, c.Rkey, c.CID, c.Record)
 		case "delete":
 			batch.Queue(`DELETE FROM records WHERE did = $1 AND collection = $2 AND rkey = $3`, c.DID, c.Collection, c.Rkey)
 		case "gone":
