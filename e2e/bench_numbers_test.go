@@ -242,8 +242,8 @@ memory is that of ` + "`weir ingest`" + `, which reads as fast as it can.
 %s
 ## What a running process costs
 
-Processor time is without that of Postgres here. Most transactions at rest ask the queues for jobs, each queue once a
-second.
+Processor time is without that of Postgres here. [reliability.md](reliability.md#cost) says what a process at rest asks
+Postgres.
 
 %s
 ## What the whole network costs
