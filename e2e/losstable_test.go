@@ -310,10 +310,13 @@ func (r *lossRun) publish(seed uint64, rows [][]string) {
 		}
 		sums.line(row...)
 	}
-	const page = "`make loss-table SEED=%d`, %s, %d cores, %s. A cell has 0, or the rows that are %s since this fault.\n\n%s\n%s\n\n%s"
-	text := fmt.Sprintf(page, seed,
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), postgresVersion(r.t, r.all[0]), strings.Join(lossKinds(), " / "), faults,
-		strings.Join([]string{lossSync, lossOperations, lossSigned}, "\n"), sums)
+	played := "all faults"
+	if *lossFaultsPlayed > 0 {
+		played = fmt.Sprintf("only the first %d faults (`-loss-faults`)", len(rows))
+	}
+	const page = "`make loss-table SEED=%d`, %s, %d cores, %s; %s.\nA cell has 0, or the rows that are %s since this fault.\n\n%s\n%s\n\n%s"
+	text := fmt.Sprintf(page, seed, time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), postgresVersion(r.t, r.all[0]), played,
+		strings.Join(lossKinds(), " / "), faults, strings.Join([]string{lossSync, lossOperations, lossSigned}, "\n"), sums)
 	r.t.Log("\n" + text)
 	if *reportFile == "" {
 		return
