@@ -42,6 +42,7 @@ type App struct {
 
 	parts       parts
 	projections schema.Projections
+	tools       []ServedTool
 }
 
 // owner returns a unique name for this process.
@@ -238,7 +239,7 @@ func (p App) Serve(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	p.liveness.add(RolePage, checkPage(l))
-	if err := p.serveHTTP(ctx, l, handler, pageConnections); err != nil {
+	if err := p.serveHTTP(ctx, l, web.ServerConfig{Handler: handler, Connections: pageConnections}); err != nil {
 		return fmt.Errorf("serve the page: %w", err)
 	}
 	return nil
@@ -254,12 +255,13 @@ const (
 )
 
 // serveHTTP serves HTTP on l until ctx ends.
-func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, connections int) error {
+func (p App) serveHTTP(ctx context.Context, l net.Listener, cfg web.ServerConfig) error {
 	hosts, err := p.cfg.hosts()
 	if err != nil {
 		return err
 	}
-	server := web.NewServer(web.ServerConfig{Handler: handler, Hosts: hosts, Connections: connections, Within: responseTimeout, Logger: p.log})
+	cfg.Hosts, cfg.Within, cfg.Logger = hosts, responseTimeout, p.log
+	server := web.NewServer(cfg)
 	// The server closes its copy of the listener: another server may follow it.
 	file, err := l.(*net.TCPListener).File()
 	if err != nil {

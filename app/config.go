@@ -172,11 +172,12 @@ type Config struct {
 	// separated by commas, without schemes or ports, such as weir.example. Needed behind a
 	// reverse proxy.
 	Hosts []string `env:"WEIR_HOSTS"`
-	// The address of health, readiness, metrics, dead letters and profiles. off: do not listen.
+	// The address of health, readiness, metrics, dead letters, River UI and profiles. off: do
+	// not listen.
 	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
-	// A secret that protects metrics, dead letters and profiles: send it as Authorization:
-	// Bearer, or as the password of a browser's login with any name. Without it there are no
-	// profiles.
+	// A secret that protects metrics, dead letters, River UI and profiles: send it as
+	// Authorization: Bearer, or as the password of a browser's login with any name. Without it
+	// there are no profiles, and only weir dev and weir demo have River UI, on loopback.
 	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
 
 	// Alerts and logs
@@ -203,6 +204,7 @@ type Config struct {
 
 	Simulated bool   // the networks are simulated: what they name does not exist
 	Pictures  string // where the pictures of simulated networks come from
+	terminal  bool   // somebody tries it at a terminal
 
 	// features are those of the program, with their own variables.
 	features []feature.Feature

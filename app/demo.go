@@ -24,9 +24,10 @@ func (c Config) OfDemo() bool {
 	return c.DatabaseURL == "" && ok && is && running == demo
 }
 
-// ForTerminal returns the configuration with defaults for a log on a terminal:
-// plain text, from the given level.
+// ForTerminal returns the configuration of a process that somebody tries at a terminal: its log is plain text from the
+// given level, and the tools for operators need no token on loopback.
 func (c Config) ForTerminal(from slog.Level) Config {
+	c.terminal = true
 	if !IsSet("WEIR_LOG_FORMAT") {
 		c.LogFormat = "text"
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/ops/trace"
 	"github.com/weir-social/weir/internal/web/feeds"
+	"github.com/weir-social/weir/internal/web/riverui"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
@@ -36,6 +37,7 @@ func Features() []feature.Feature {
 		archive.Feature(),
 		clickhouse.Feature(),
 		nostr.Feature(),
+		riverui.Feature(),
 	}
 	for _, f := range all {
 		if f.Config != nil {
@@ -79,6 +81,7 @@ func (p *parts) add(one feature.Parts) {
 	p.Projections, p.Pages, p.Hooks = append(p.Projections, one.Projections...), append(p.Pages, one.Pages...), append(p.Hooks, one.Hooks...)
 	p.Snapshots, p.Health, p.Checks = append(p.Snapshots, one.Snapshots...), append(p.Health, one.Health...), append(p.Checks, one.Checks...)
 	p.Compared, p.Uncompared = append(p.Compared, one.Compared...), append(p.Uncompared, one.Uncompared...)
+	p.Tools = append(p.Tools, one.Tools...)
 	p.Sources = append(p.Sources, one.Sources...)
 	if one.Network != nil {
 		p.networks = append(p.networks, one.Network)

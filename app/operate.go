@@ -117,18 +117,55 @@ func (c Config) proxies() (web.Proxies, error) {
 	return proxies, nil
 }
 
+// loopback reports whether only people of this machine reach an address.
+func loopback(address net.Addr) bool {
+	tcp, ok := address.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// ServedTool is a tool for operators that a process serves.
+type ServedTool struct{ Name, URL string }
+
+// Tools lists the tools that the process serves, inside WithOps.
+func (p App) Tools() []ServedTool { return p.tools }
+
+// openTools reports whether the tools need no token.
+func (p App) openTools(at net.Addr) bool { return p.cfg.terminal && loopback(at) }
+
+// servedTools lists the tools that a process with these roles serves.
+func (p App) servedTools(at net.Addr, roles []string) (all []ServedTool) {
+	if onlyReads(roles) || p.cfg.OpsToken == "" && !p.openTools(at) {
+		return nil
+	}
+	for _, tool := range p.parts.Tools {
+		all = append(all, ServedTool{tool.Name, "http://" + at.String() + tool.Path})
+	}
+	return all
+}
+
+// onlyReads reports whether a process does nothing but read streams. It has no tools.
+func onlyReads(roles []string) bool { return slices.Equal(roles, []string{RoleConsumer}) }
+
 // serveOps serves health and metrics on l, of a process with these roles, until ctx ends.
 func (p App) serveOps(ctx context.Context, l net.Listener, roles []string) error {
 	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.Limits(), 3*time.Second, p.parts.Health...), poolMetrics{p.pool}, buildInfo())
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
+	tools := p.parts.Tools
+	if onlyReads(roles) {
+		tools = nil
+	}
 	handler, err := web.OpsHandler(web.OpsConfig{
 		DB: p.pool, Check: func(ctx context.Context) error { return Migrated(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
-		Token: p.cfg.OpsToken, Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log,
+		Token: p.cfg.OpsToken, Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log, Tools: tools, OpenTools: p.openTools(l.Addr()),
 	})
 	if err != nil {
 		return err
 	}
-	if err := p.serveHTTP(ctx, l, handler, opsConnections); err != nil {
+	var bodies []string
+	for _, tool := range tools {
+		bodies = append(bodies, tool.Path)
+	}
+	if err := p.serveHTTP(ctx, l, web.ServerConfig{Handler: handler, Connections: opsConnections, Bodies: bodies}); err != nil {
 		return fmt.Errorf("serve health and metrics: %w", err)
 	}
 	return nil

@@ -115,6 +115,9 @@ func (p App) WithOps(ctx context.Context, f func(context.Context, App) error, ro
 }
 
 func (p App) withOps(ctx context.Context, roles []string, l net.Listener, f func(context.Context, App) error) error {
+	if l != nil {
+		p.tools = p.servedTools(l.Addr(), roles)
+	}
 	if err := p.register(ctx); err != nil {
 		return err
 	}

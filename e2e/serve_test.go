@@ -126,6 +126,8 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	env := []string{"WEIR_HOME=" + home, "WEIR_LISTEN=" + taken.Addr().String()}
 	demo := start(t, env, "demo")
 	url := demo.page(t)
+	_, ui := getOps(t, regexp.MustCompile(`http://\S+/riverui/`).FindString(demo.stdout.String()), "")
+	require.Contains(t, ui, "<title>River</title>")
 	require.Contains(t, demo.stdout.String(), taken.Addr().String()+" (WEIR_LISTEN) is in use: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
 	_, refused, code := weir(t, env, "dev")
 	require.Equal(t, 1, code, "dev must not fall back to another address")

@@ -119,6 +119,8 @@ type Parts struct {
 	Network workers.Network
 	// Pages are what it adds to the page, the feeds and the API.
 	Pages []Page
+	// Tools are what it adds for operators, on their listener.
+	Tools []Tool
 	// Workers adds workers, queues and periodic jobs to a process that works; nil: it has none.
 	Workers func(workers.Bundle) error
 	// Hooks are what it does in transactions of the core.

@@ -45,6 +45,9 @@ type (
 	TracedGap        = trace.Gap
 	TracedFault      = trace.Fault
 
+	// Tool is a program for operators.
+	Tool = web.Tool
+
 	// Page is what a feature adds to the page, the feeds and the API.
 	Page          = web.Part
 	PageServer    = web.Server

@@ -15,6 +15,7 @@ declare -A all=(
 	[feeds]="internal/ranking/feeds internal/web/feeds"
 	[archive]="internal/archive internal/clickhouse" # the index needs the archive
 	[clickhouse]="internal/clickhouse"
+	[riverui]="internal/web/riverui"
 	[cards]="workers/cards internal/links/card"
 	[links]="workers/links internal/links internal/ranking internal/web/links workers/cards internal/web/feeds internal/clickhouse" # what needs links, too
 )
@@ -39,7 +40,7 @@ strings=$(
 		sed -nE 's/.*Kind\(\) string \{ return "([a-z_]+)".*/\1/p' $files
 		grep -hoE 'WEIR_[A-Z_]+"' $files | tr -d '"' || true
 		grep -hoE '"weir_[a-z_]+"' $files | tr -d '"' || true
-		grep -hoE '"/(api/v1|xrpc|feed|records)[^"]*[a-z}]"' $files | tr -d '"' || true
+		grep -hoE '"/(api/v1|xrpc|feed|records|riverui)[^"]*[a-z}/]"' $files | tr -d '"' || true
 	} | sort -u
 )
 [ -n "$tables$strings" ] || { echo "there is nothing to look for: $folders" >&2; exit 1; }

@@ -75,10 +75,9 @@ func demoCommand() *cobra.Command {
 				}
 				defer context.AfterFunc(ctx, func() { l.Close() })()
 				p := app.New(cfg, pool)
-				announce(cmd.OutOrStdout(), what+" All data is deleted when you stop it.", l, pool)
 				g, ctx := errgroup.WithContext(ctx)
 				g.Go(func() error {
-					return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) }, app.Roles()...)
+					return runAnnounced(ctx, p, cmd.OutOrStdout(), what+" All data is deleted when you stop it.", l)
 				})
 				g.Go(func() error {
 					network.Live(ctx, demoRate)

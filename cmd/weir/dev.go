@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -38,8 +39,7 @@ func devCommand() *cobra.Command {
 			defer output.Stopping(ctx, cmd.OutOrStdout())()
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
 				p := app.New(cfg, pool)
-				announce(cmd.OutOrStdout(), "Weir reads "+cfg.Reads()+".", l, pool)
-				return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.RunAll(ctx, l) }, app.Roles()...)
+				return runAnnounced(ctx, p, cmd.OutOrStdout(), "Weir reads "+cfg.Reads()+".", l)
 			})
 		},
 	}
@@ -64,8 +64,17 @@ func listenOrFallback(w io.Writer, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// announce prints the addresses of the page, the ranking and the database.
-func announce(w io.Writer, title string, l net.Listener, pool *pgxpool.Pool) {
-	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   %s trending   (in another terminal)\n    SQL           psql %s\n    stop          Ctrl-C\n\n",
-		title, l.Addr(), os.Args[0], pool.Config().ConnString())
+// runAnnounced runs everything, and prints the addresses of the page, the tools for operators, the ranking and the database.
+func runAnnounced(ctx context.Context, p app.App, w io.Writer, title string, l net.Listener) error {
+	var once sync.Once
+	return p.WithOps(ctx, func(ctx context.Context, p app.App) error {
+		once.Do(func() {
+			fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n", title, l.Addr())
+			for _, tool := range p.Tools() {
+				fmt.Fprintf(w, "    %-13s %s\n", tool.Name, tool.URL)
+			}
+			fmt.Fprintf(w, "    the ranking   %s trending   (in another terminal)\n    SQL           psql %s\n    stop          Ctrl-C\n\n", os.Args[0], p.Pool().Config().ConnString())
+		})
+		return p.RunAll(ctx, l)
+	}, app.Roles()...)
 }

@@ -30,6 +30,9 @@ type OpsConfig struct {
 	Owner    string           // the name of this process in leases
 	Now      func() time.Time // nil: time.Now
 	Logger   *slog.Logger
+
+	Tools     []Tool // they require a token, and are not served if none is set
+	OpenTools bool   // they are served without one: only people of this machine reach the listener
 }
 
 // checkTimeout limits the queries of /health and /readyz, so that an orchestrator's
@@ -44,7 +47,7 @@ const maxProfile = 30 * time.Second
 const maxScrapes = 8
 
 // OpsHandler serves /health, /livez, /readyz, /metrics, /deadletters, their API and, with
-// a token, /debug/pprof. It needs a listener of its own that strangers cannot reach.
+// a token, /debug/pprof and the tools. It needs a listener of its own that strangers cannot reach.
 func OpsHandler(o OpsConfig) (http.Handler, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -69,7 +72,9 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.WriteError(w, r, http.StatusNotFound, say("error_ops_not_found"))
 	})
-	return s.secure(mux), nil
+	all := http.NewServeMux()
+	all.Handle("/", s.secure(mux))
+	return all, o.handleTools(s, all)
 }
 
 // profiles serves pprof. It requires a token, because profiles show memory contents

@@ -3,6 +3,8 @@ package web
 import (
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,15 +21,16 @@ type ServerConfig struct {
 	Hosts       Hosts         // allowed besides loopback names and the local address
 	Connections int           // maximum number of open connections
 	Within      time.Duration // time limit of a response, including sending it
+	Bodies      []string      // requests for what is below these paths may have a body, which their handlers limit
 	Logger      *slog.Logger
 }
 
 // NewServer returns a server on which slow or numerous clients cannot exhaust memory:
 // headers, responses and idle connections have time limits, the number of connections
-// is limited, and request bodies are never read.
+// is limited, and no request bodies are read but those that cfg names.
 func NewServer(cfg ServerConfig) *http.Server {
 	return &http.Server{
-		Handler:           checkHost(cfg.Hosts, cfg.Logger, dropBody(cfg.Handler)),
+		Handler:           checkHost(cfg.Hosts, cfg.Logger, dropBody(cfg.Bodies, cfg.Handler)),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      cfg.Within,
@@ -63,9 +66,9 @@ func checkHost(hosts Hosts, log *slog.Logger, next http.Handler) http.Handler {
 
 // dropBody hides the body of a request, and closes the connection without waiting for
 // the body.
-func dropBody(next http.Handler) http.Handler {
+func dropBody(but []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength == 0 {
+		if r.ContentLength == 0 || slices.ContainsFunc(but, func(path string) bool { return strings.HasPrefix(r.URL.Path, path) }) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -136,17 +136,29 @@ func newServer(cfg Config) (*Server, error) {
 	}, nil
 }
 
-// secure sets the security headers of every response and refuses all methods but GET
-// and HEAD, and POST to actions.
-func (s *Server) secure(next http.Handler) http.Handler {
-	policy := "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'" + s.images.source() +
+// policy is the Content-Security-Policy of pages with these styles and images.
+func policy(styles, images string) string {
+	return "default-src 'none'; script-src 'self'; style-src 'self'" + styles + "; connect-src 'self'; img-src 'self'" + images +
 		"; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+}
+
+// headers sets the security headers of every response.
+func headers(policy string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		setCommonHeaders(h)
 		h.Set("Content-Security-Policy", policy)
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// secure sets the security headers of every response and refuses all methods but GET
+// and HEAD, and POST to actions.
+func (s *Server) secure(next http.Handler) http.Handler {
+	return headers(policy("", s.images.source()), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
 		if s.apiOf(r).Public { // it has no cookies
 			h.Set("Access-Control-Allow-Origin", "*")
 			h.Set("Cross-Origin-Resource-Policy", "cross-origin")
@@ -164,7 +176,7 @@ func (s *Server) secure(next http.Handler) http.Handler {
 			return
 		}
 		next.ServeHTTP(w, r)
-	})
+	}))
 }
 
 func (s *Server) ServeNotFound(w http.ResponseWriter, r *http.Request) {
