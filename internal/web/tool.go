@@ -8,7 +8,7 @@ import (
 // A Tool is a program for operators that a feature brings, with pages and an API of its own. It can change things.
 type Tool struct {
 	Name    string // for people
-	Path    string // it serves everything below, such as "/riverui/"
+	Path    string // it serves everything below, with a slash at both ends
 	Handler func() (http.Handler, error)
 }
 
