@@ -5,16 +5,20 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 const (
+	widestLine      = 140 // characters; a tab counts as one
 	longestFunction = 80  // lines
 	longestFile     = 700 // lines: a type and what belongs to it stay together
 )
@@ -44,10 +48,34 @@ func TestCeilings(t *testing.T) {
 		}
 		ast.Inspect(file, func(node ast.Node) bool {
 			called, ok := node.(*ast.SelectorExpr)
-			assert.False(t, ok && slices.Contains([]string{"Eventually", "EventuallyWithT", "Never"}, called.Sel.Name), "%s: call eventually.True instead", path)
+			assert.False(t, ok && slices.Contains([]string{"Eventually", "EventuallyWithT", "Never"}, called.Sel.Name),
+				"%s: call eventually.True instead", path)
 			return true
 		})
 		return nil
 	}))
 	require.Greater(t, files, 100)
+}
+
+// TestLinesOfCode keeps lines readable. The tag of a field, which cannot be broken, does not count.
+func TestLinesOfCode(t *testing.T) {
+	t.Parallel()
+	later := regexp.MustCompile(`^(internal/(archive|clickhouse|guard|history|lexicon|links|nostr|ops|output|ranking|web|words)|` +
+		`consumer/(firehose|nostr)|workers/(cards|lexicons|links|nostr)|scripts)/`) // not broken yet
+	tag := regexp.MustCompile("`env:\"[^`]*`")
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != "." {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") || later.MatchString(path) {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for i, line := range strings.Split(string(text), "\n") {
+			width := utf8.RuneCountInString(tag.ReplaceAllString(line, ""))
+			assert.LessOrEqual(t, width, widestLine, "%s:%d is too long", path, i+1)
+		}
+		return nil
+	}))
 }

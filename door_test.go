@@ -31,7 +31,9 @@ func TestDoorCanBeNamed(t *testing.T) {
 		return true
 	})
 	found := map[reflect.Type]bool{}
-	for _, of := range []reflect.Type{reflect.TypeFor[feature.Feature](), reflect.TypeFor[feature.Program](), reflect.TypeFor[feature.Process]()} {
+	for _, of := range []reflect.Type{
+		reflect.TypeFor[feature.Feature](), reflect.TypeFor[feature.Program](), reflect.TypeFor[feature.Process](),
+	} {
 		collectTypes(of, found)
 	}
 	var internal []string

@@ -42,10 +42,15 @@ func layers() []layer {
 		{[]string{"consumer"}, append(leaves(), "schema")},
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/nostr/negentropy")}, // no database
 		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/ops/health", "schema")},
-		{[]string{"feature"}, []string{"consumer", "consumer/socket", "internal/collection", "internal/ops/", "internal/web", "schema", "workers"}},
-		{[]string{"workers/nostr"}, append(leaves(), "consumer", "consumer/nostr", "consumer/socket", "feature", "internal/nostr/", "internal/ops/health", "internal/web/nostr", "schema", "workers")},
-		{[]string{"workers/links", "workers/cards"}, append(leaves(), "feature", "internal/web/links", "internal/atproto/", "internal/links/", "internal/ops/health", "internal/ranking", "schema", "workers")},
-		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon", "internal/lexicon/", "internal/web/records", "schema", "workers")},
+		{[]string{"feature"}, []string{
+			"consumer", "consumer/socket", "internal/collection", "internal/ops/", "internal/web", "schema", "workers",
+		}},
+		{[]string{"workers/nostr"}, append(leaves(), "consumer", "consumer/nostr", "consumer/socket", "feature", "internal/nostr/",
+			"internal/ops/health", "internal/web/nostr", "schema", "workers")},
+		{[]string{"workers/links", "workers/cards"}, append(leaves(), "feature", "internal/web/links", "internal/atproto/", "internal/links/",
+			"internal/ops/health", "internal/ranking", "schema", "workers")},
+		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon",
+			"internal/lexicon/", "internal/web/records", "schema", "workers")},
 
 		// The page knows none of its parts, and no feature knows the page.
 		{[]string{"internal/web"}, []string{"internal/ops/health", "schema"}},
@@ -59,15 +64,20 @@ func layers() []layer {
 		{[]string{"internal/ops/"}, append(leaves(), "internal/history", "internal/nostr/", "consumer", "jobs", "schema")},
 
 		// The features.
-		{[]string{"internal/archive/recovery"}, append(leaves(), "internal/archive", "internal/archive/", "consumer", "consumer/recording", "schema")},
-		{[]string{"internal/archive/work"}, append(leaves(), "consumer", "consumer/jetstream", "feature", "internal/archive", "internal/archive/", "internal/ops/", "schema", "workers")},
-		{[]string{"internal/clickhouse", "internal/clickhouse/"}, append(leaves(), "consumer", "feature", "internal/archive", "internal/archive/", "internal/links/link", "internal/ops/",
-			"internal/testing/", "internal/web", "schema", "workers")},
-		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/testing/", "consumer", "schema")},
+		{[]string{"internal/archive/recovery"}, append(leaves(), "internal/archive", "internal/archive/", "consumer", "consumer/recording",
+			"schema")},
+		{[]string{"internal/archive/work"}, append(leaves(), "consumer", "consumer/jetstream", "feature", "internal/archive", "internal/archive/",
+			"internal/ops/", "schema", "workers")},
+		{[]string{"internal/clickhouse", "internal/clickhouse/"}, append(leaves(), "consumer", "feature", "internal/archive", "internal/archive/",
+			"internal/links/link", "internal/ops/", "internal/testing/", "internal/web", "schema", "workers")},
+		{[]string{"internal/archive", "internal/archive/"}, append(leaves(), "internal/archive", "internal/archive/", "internal/testing/",
+			"consumer", "schema")},
 		{[]string{"internal/lexicon", "internal/lexicon/"}, append(leaves(), "internal/lexicon", "internal/lexicon/", "schema")},
 		{[]string{"internal/nostr/"}, append(leaves(), "internal/nostr/", "internal/ops/health", "schema")},
-		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ops/trace", "internal/ranking", "internal/web", "internal/web/links", "schema")},
-		{[]string{"internal/links/", "internal/ranking"}, append(leaves(), "internal/links/", "internal/ops/compare", "internal/ops/health", "schema")},
+		{[]string{"internal/links/commands"}, append(leaves(), "feature", "internal/links/link", "internal/ops/trace", "internal/ranking",
+			"internal/web", "internal/web/links", "schema")},
+		{[]string{"internal/links/", "internal/ranking"}, append(leaves(), "internal/links/", "internal/ops/compare", "internal/ops/health",
+			"schema")},
 		{[]string{"internal/ranking/feeds"}, []string{"internal/ranking", "schema"}},
 		{[]string{"internal/atproto/", "internal/history"}, append(leaves(), "schema")},
 	}
@@ -75,7 +85,8 @@ func layers() []layer {
 
 // leaves are the packages below all others.
 func leaves() []string {
-	return []string{"consumer/jetstream/dictionary", "internal/atproto/syntax", "internal/bisect", "internal/collection", "internal/crashpoint", "internal/guard", "internal/guard/", "internal/nostr", "internal/output", "internal/retry",
+	return []string{"consumer/jetstream/dictionary", "internal/atproto/syntax", "internal/bisect", "internal/collection",
+		"internal/crashpoint", "internal/guard", "internal/guard/", "internal/nostr", "internal/output", "internal/retry",
 		"internal/testing/eventually", "internal/testing/loopback", "internal/words", "jobs"}
 }
 

@@ -276,7 +276,8 @@ func readConfig(c Config) (Config, error) {
 	case c.Workers < 1:
 		return Config{}, errors.New("WEIR_WORKERS must be 1 or more")
 	case c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour:
-		return Config{}, errors.New("WEIR_LEASE_TTL must be 1s to 1h: with less, a slow commit would lose the lease; with more, a dead consumer would keep it")
+		return Config{},
+			errors.New("WEIR_LEASE_TTL must be 1s to 1h: with less, a slow commit would lose the lease; with more, a dead consumer would keep it")
 	case c.BufferBytes < 1<<20:
 		return Config{}, errors.New("WEIR_BUFFER_BYTES must be 1048576 or more: a smaller buffer is always full")
 	case c.BatchEvents > 100_000 || c.BatchInterval > time.Minute:
@@ -300,7 +301,8 @@ func readConfig(c Config) (Config, error) {
 	case c.HistoryRecords < 1 || c.HistoryRecords > 1_000_000 || c.HistoryBytes < 1:
 		return Config{}, errors.New("WEIR_HISTORY_RECORDS must be 1 to 1000000, and WEIR_HISTORY_BYTES 1 or more")
 	case c.SyncInterval < time.Minute || c.BackfillWindow <= 0 || c.APIInterval < 0:
-		return Config{}, errors.New("WEIR_SYNC_INTERVAL must be 1m or more, WEIR_BACKFILL_WINDOW greater than 0, and WEIR_API_INTERVAL not negative")
+		return Config{},
+			errors.New("WEIR_SYNC_INTERVAL must be 1m or more, WEIR_BACKFILL_WINDOW greater than 0, and WEIR_API_INTERVAL not negative")
 	case (c.Identifier == "") != (c.AppPassword == ""):
 		return Config{}, errors.New("WEIR_IDENTIFIER and WEIR_APP_PASSWORD belong together: set both, or neither")
 	case c.QueueLimit < 2 || c.QueueLimit > schema.CountedJobs:
@@ -310,7 +312,8 @@ func readConfig(c Config) (Config, error) {
 	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
-		return Config{}, errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert fires only after its condition has been checked several times")
+		return Config{},
+			errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert fires only after its condition has been checked several times")
 	}
 	err := c.parse()
 	return c, err
@@ -334,8 +337,9 @@ func (c Config) stored() (collection.Registry, error) {
 		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS: %w", err)
 	}
 	if posts, ok := stored.Find(schema.PostCollection); ok && posts.Retention != 0 && posts.Retention < workers.MinRetention {
-		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected at least %s, or 0 to keep everything",
-			schema.PostCollection, posts.Retention, workers.MinRetention)
+		return collection.Registry{},
+			fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected at least %s, or 0 to keep everything",
+				schema.PostCollection, posts.Retention, workers.MinRetention)
 	} else if ok {
 		stored = collection.Of(append(stored.Entries(), collection.Entry{Pattern: schema.DeclarationCollection, Explicit: true})...)
 	}

@@ -151,10 +151,14 @@ func TestPublicAddressIsChecked(t *testing.T) {
 	for _, good := range []string{"", "https://weir.example", "http://weir.example:8443/", "https://[2001:db8::1]"} {
 		require.NoError(t, second(Config{URL: good}.hosts()), good)
 	}
-	for _, wrong := range []string{"weir.example", "ftp://weir.example", "https://weir.example/path", "https://weir.example/?a=b", "https://u:p@weir.example", "https://", "https://we ir"} {
+	for _, wrong := range []string{
+		"weir.example", "ftp://weir.example", "https://weir.example/path", "https://weir.example/?a=b", "https://u:p@weir.example", "https://",
+		"https://we ir",
+	} {
 		require.ErrorContains(t, second(Config{URL: wrong}.hosts()), "WEIR_URL is ", wrong)
 	}
-	require.ErrorContains(t, second(Config{TrustedProxies: []string{"proxy.example"}}.proxies()), `WEIR_TRUSTED_PROXIES: "proxy.example" is not an IP address`)
+	require.ErrorContains(t, second(Config{TrustedProxies: []string{"proxy.example"}}.proxies()),
+		`WEIR_TRUSTED_PROXIES: "proxy.example" is not an IP address`)
 	require.NoError(t, second(Config{TrustedProxies: []string{"10.0.0.0/8", "::1"}}.proxies()))
 }
 
@@ -195,7 +199,9 @@ func TestDeadLetterLimitsAreRead(t *testing.T) {
 	cfg, err := ReadConfig()
 	require.NoError(t, err)
 	require.Equal(t, []health.DeadLetterLimit{{Pattern: "com.example.note"}, {Pattern: "pub.layers.*", Most: 100}}, cfg.Limits().Collections)
-	for _, entry := range []string{"com.example.note", "com.example.note=-1", "note=1", "com.example.note=x", "com.example.note=1,com.example.note=2"} {
+	for _, entry := range []string{
+		"com.example.note", "com.example.note=-1", "note=1", "com.example.note=x", "com.example.note=1,com.example.note=2",
+	} {
 		t.Setenv("WEIR_DEAD_LETTER_LIMITS", entry)
 		_, err := ReadConfig()
 		require.ErrorContains(t, err, "WEIR_DEAD_LETTER_LIMITS", entry)
@@ -207,7 +213,9 @@ func TestDeadLetterLimitsAreRead(t *testing.T) {
 func TestDeclarationsAreStoredWithPosts(t *testing.T) {
 	t.Parallel()
 	standard := collection.Entry{Pattern: schema.DeclarationCollection, Explicit: true}
-	for _, named := range [][]string{{"app.bsky.feed.post"}, {"app.bsky.feed.*=48h"}, {"app.bsky.*=48h"}, {"nostr.1", "app.bsky.feed.post", standard.Pattern + "=24h"}} {
+	for _, named := range [][]string{
+		{"app.bsky.feed.post"}, {"app.bsky.feed.*=48h"}, {"app.bsky.*=48h"}, {"nostr.1", "app.bsky.feed.post", standard.Pattern + "=24h"},
+	} {
 		stored, err := Config{Collections: named, Retention: 24 * time.Hour}.stored()
 		require.NoError(t, err)
 		found, _ := stored.Find(standard.Pattern)

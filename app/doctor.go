@@ -52,7 +52,8 @@ func (c Config) checkOpsListen() doctor.Finding {
 	ip := net.ParseIP(host)
 	private := host == "localhost" || ip != nil && ip.IsLoopback()
 	if err == nil && !private && c.OpsToken == "" {
-		return doctor.Warned("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1", "anyone who can reach WEIR_OPS_LISTEN can read metrics and dead letters")
+		return doctor.Warned("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1",
+			"anyone who can reach WEIR_OPS_LISTEN can read metrics and dead letters")
 	}
 	return doctor.Passed("configuration", "every variable is valid; weir config prints them")
 }
@@ -63,9 +64,11 @@ func (c Config) checks(within time.Duration, pool func() (*pgxpool.Pool, error))
 	client, reads := &http.Client{}, New(c, nil)
 	reads.cfg.Verify = VerifyWhole // nothing is stored
 	for _, s := range reads.streams() {
-		checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: s.from.Name, Variable: s.from.Variable, Endpoints: s.Endpoints, Source: func(endpoint string) (consumer.Source, error) {
-			return s.from.Open(socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2, UserAgent: userAgent}, consumer.Filter{Everyone: true})
-		}}, within*3/4))
+		checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: s.from.Name, Variable: s.from.Variable, Endpoints: s.Endpoints,
+			Source: func(endpoint string) (consumer.Source, error) {
+				return s.from.Open(socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2, UserAgent: userAgent},
+					consumer.Filter{Everyone: true})
+			}}, within*3/4))
 	}
 	checks = append(checks,
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: client,
@@ -96,7 +99,9 @@ func (c Config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, 
 	return doctor.DatabaseCheck(doctor.Database{
 		Open: func(context.Context) (*pgxpool.Pool, error) { return pool() },
 		Needs: doctor.Needs{Connections: int(c.Connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: the listener for follows
-			Throwaway: throwaway, Keep: posts.Retention, Projected: c.opened.Relations, Stores: stored.Stores, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
+			// 4: the stream, expiry, an audit, a gap
+			Throwaway: throwaway, Keep: posts.Retention, Projected: c.opened.Relations, Stores: stored.Stores,
+			Transactions: c.Workers + c.BackfillWorkers + 4},
 		Projections: schema.NewProjections(c.opened.Projections...), Migrated: Migrated, Stream: c.Stream,
 		Pooled: c.pooled(),
 		Within: within / 2,

@@ -59,8 +59,8 @@ type parts struct {
 // open opens the features, in their order.
 func (c Config) open(s feature.Services) (parts, error) {
 	all := &parts{}
-	core := feature.Core{Simulated: c.Simulated, Pictures: c.Pictures, Services: s, Registry: c.registry(), Queues: append(jobs.Queues(), jobs.QueueProcess),
-		Snapshots: func() []schema.SnapshotTable { return all.Snapshots }}
+	core := feature.Core{Simulated: c.Simulated, Pictures: c.Pictures, Services: s, Registry: c.registry(),
+		Queues: append(jobs.Queues(), jobs.QueueProcess), Snapshots: func() []schema.SnapshotTable { return all.Snapshots }}
 	for _, f := range c.features {
 		core.Queues = append(core.Queues, f.Queues...)
 	}

@@ -85,7 +85,8 @@ func (p App) calls() *workers.Calls {
 // Bluesky returns the client of the network's services. retries are the waits
 // between the attempts of a call; nil: the workers' waits.
 func (p App) Bluesky(retries []time.Duration) (*bluesky.Client, error) {
-	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Relays: p.cfg.relayServices(), Mirrors: p.cfg.Mirrors, Limit: p.calls().Take, Timeout: callTimeout, Retries: retries, Logger: p.log,
+	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Relays: p.cfg.relayServices(), Mirrors: p.cfg.Mirrors,
+		Limit: p.calls().Take, Timeout: callTimeout, Retries: retries, Logger: p.log,
 		Registerer: p.metrics, Tracer: p.tracer, UserAgent: userAgent}
 	if p.cfg.Identifier != "" {
 		cfg.Login = &bluesky.Login{PDS: p.cfg.PDS, Identifier: p.cfg.Identifier, Password: p.cfg.AppPassword}
@@ -108,7 +109,8 @@ func (p App) firstWatches(ctx context.Context) error {
 			return fmt.Errorf("read WEIR_WATCH: %w", err)
 		}
 		if w.Account.Name != "" {
-			return fmt.Errorf("read WEIR_WATCH: %s is a name, and its domain may be unreachable when Weir starts: use `weir watch add`, or give the npub", w.Account.Name)
+			return fmt.Errorf("read WEIR_WATCH: %s is a name, and its domain may be unreachable when Weir starts: "+
+				"use `weir watch add`, or give the npub", w.Account.Name)
 		}
 		if w.Network != nil && w.Network.Check() != nil {
 			return fmt.Errorf("read WEIR_WATCH: %w", w.Network.Check())

@@ -21,6 +21,7 @@ func TestJournalPriorities(t *testing.T) {
 		l.Info("one")
 		l.Warn("one")
 		l.Error("one")
-		require.Regexp(t, `^<7>time=.* level=DEBUG .*\n<6>time=.* level=INFO .*\n<4>time=.* level=WARN .*\n<3>time=.* level=ERROR .*\n$`, out.String())
+		require.Regexp(t, `^<7>time=.* level=DEBUG .*\n<6>time=.* level=INFO .*\n<4>time=.* level=WARN .*\n<3>time=.* level=ERROR .*\n$`,
+			out.String())
 	}
 }

@@ -27,7 +27,9 @@ func (p App) network() (workers.NetworkArchive, error) {
 	if len(endpoints) == 0 {
 		return nil, nil
 	}
-	client, err := archive.New(archive.Config{Endpoints: endpoints, Key: p.cfg.JetstreamKey, Limit: p.calls().Take, UserAgent: userAgent, Logger: p.log})
+	client, err := archive.New(archive.Config{
+		Endpoints: endpoints, Key: p.cfg.JetstreamKey, Limit: p.calls().Take, UserAgent: userAgent, Logger: p.log,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("WEIR_JETSTREAM: %w", err)
 	}
@@ -84,7 +86,9 @@ const (
 
 // Read stores frames like those of a stream that Weir requested. A segment that was rewritten
 // meanwhile is planned again.
-func (n *networkArchive) Read(ctx context.Context, past workers.NetworkPast, moved func(schema.NetworkProgress) error) (workers.NetworkPlan, error) {
+func (n *networkArchive) Read(
+	ctx context.Context, past workers.NetworkPast, moved func(schema.NetworkProgress) error,
+) (workers.NetworkPlan, error) {
 	r := &archiveReading{networkArchive: n, moved: moved}
 	var err error
 	if r.retry, err = n.app.requested(ctx, false); err != nil {
@@ -93,7 +97,8 @@ func (n *networkArchive) Read(ctx context.Context, past workers.NetworkPast, mov
 	r.retry.Bulk = true
 	if len(past.Collections) > 0 {
 		r.retry.Wanted = func(name string) bool {
-			return n.app.stored.Stores(name) && slices.ContainsFunc(past.Collections, func(pattern string) bool { return pattern == name || collection.Match(pattern, name) })
+			return n.app.stored.Stores(name) && slices.ContainsFunc(past.Collections,
+				func(pattern string) bool { return pattern == name || collection.Match(pattern, name) })
 		}
 	}
 	for tries := 0; ; tries++ {
@@ -107,7 +112,8 @@ func (n *networkArchive) Read(ctx context.Context, past workers.NetworkPast, mov
 		}
 		var failed error // to store
 		r.plan, r.frames, r.bytes = plan, nil, 0
-		if err = n.client.Read(ctx, plan, func(portion archive.Portion) error { failed = r.take(ctx, portion); return failed }); err == nil && plan.Sealed.After(past.From) {
+		if err = n.client.Read(ctx, plan, func(portion archive.Portion) error { failed = r.take(ctx, portion); return failed }); err == nil &&
+			plan.Sealed.After(past.From) {
 			r.through = plan.Sealed
 			failed = r.store(ctx)
 		}

@@ -71,7 +71,8 @@ func TestDoctorChecksRelays(t *testing.T) {
 	refuses := httptest.NewServer(http.NotFoundHandler())
 	refuses.Close()
 	nothing := "ws" + refuses.URL[len("http"):]
-	c := readsNostr(t, Config{Source: "jetstream", Verify: VerifyWhole, Collections: []string{"nostr.1"}, Retention: time.Hour}, relay, nothing)
+	c := readsNostr(t, Config{Source: "jetstream", Verify: VerifyWhole, Collections: []string{"nostr.1"}, Retention: time.Hour}, relay,
+		nothing)
 	const within = 20 * time.Second
 	checks := slices.DeleteFunc(c.checks(within, c.pool(within)), func(check doctor.Check) bool { return check.Name != "nostr" })
 	all := map[string]doctor.Finding{}

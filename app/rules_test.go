@@ -47,11 +47,12 @@ func alertRules(t *testing.T) map[string]rule {
 // health.
 func conditionSeverities(t *testing.T) map[string]string {
 	t.Helper()
+	severity := regexp.MustCompile(`(?:add\(|Name: )"(Weir\w+)", (?:Severity: )?(Warning|Critical)`)
 	found := map[string]string{}
 	for _, file := range []string{"conditions.go", "health.go"} {
 		source, err := os.ReadFile("../internal/ops/health/" + file)
 		require.NoError(t, err)
-		for _, m := range regexp.MustCompile(`(?:add\(|Name: )"(Weir\w+)", (?:Severity: )?(Warning|Critical)`).FindAllStringSubmatch(string(source), -1) {
+		for _, m := range severity.FindAllStringSubmatch(string(source), -1) {
 			found[m[1]] = map[string]string{"Warning": health.Warning, "Critical": health.Critical}[m[2]]
 		}
 		for _, name := range regexp.MustCompile(`"Weir\w+"`).FindAllString(string(source), -1) {

@@ -33,8 +33,12 @@ func (c Config) Connections() int32 {
 func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p := App{cfg: cfg, pool: pool, log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry(), signatures: &signatures{}}
-	p.parts, _ = cfg.open(feature.Services{Pool: pool, Log: p.log, Metrics: metrics, UserAgent: userAgent, Limit: p.calls().Take, // ReadConfig has checked it
+	p := App{
+		cfg: cfg, pool: pool, log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(),
+		stored: cfg.registry(), signatures: &signatures{},
+	}
+	// ReadConfig has checked it
+	p.parts, _ = cfg.open(feature.Services{Pool: pool, Log: p.log, Metrics: metrics, UserAgent: userAgent, Limit: p.calls().Take,
 		Requested: func(ctx context.Context, everyone bool) (*consumer.Retry, error) { return p.requested(ctx, everyone) },
 		Wires:     func(wanted func(string) bool) (map[string]consumer.Wire, error) { return p.wires(true, wanted) },
 		Tombstones: func() (time.Duration, error) {

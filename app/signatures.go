@@ -54,7 +54,9 @@ func (p App) newVerifier() (*firehose.Verifier, error) {
 		}
 		return key, err
 	}
-	return firehose.NewVerifier(firehose.VerifierConfig{Key: key, Chained: p.cfg.Verify == VerifyChained, Logger: p.log, Registerer: p.metrics}), nil
+	return firehose.NewVerifier(firehose.VerifierConfig{
+		Key: key, Chained: p.cfg.Verify == VerifyChained, Logger: p.log, Registerer: p.metrics,
+	}), nil
 }
 
 // readRepository reads the stored collections of a repository that an account has

@@ -121,7 +121,9 @@ func (p App) streams() (all []configuredStream) {
 // open opens the source of a stream, which logs and counts there. It requests no account until
 // its filter is set.
 func (p App) open(of configuredStream, log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
-	return of.from.Open(socket.Config{Endpoints: of.Endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics, UserAgent: userAgent}, consumer.Filter{})
+	return of.from.Open(socket.Config{
+		Endpoints: of.Endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics, UserAgent: userAgent,
+	}, consumer.Filter{})
 }
 
 func (p App) openJetstream(cfg socket.Config, filter consumer.Filter) (consumer.Source, error) {

@@ -31,8 +31,9 @@ func StartTraces(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("send traces: %w", err)
 	}
-	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "weir"), attribute.String("service.version", Version()),
-		attribute.String("service.instance.id", owner())), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	about, err := resource.New(ctx,
+		resource.WithAttributes(attribute.String("service.name", "weir"), attribute.String("service.version", Version()),
+			attribute.String("service.instance.id", owner())), resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}

@@ -92,8 +92,13 @@ func (b *batch) split() (first, second *batch) {
 // cut cuts a batch in two after a number of events. The position moves with the second
 // half. Both halves keep their frame: the feature knows which events the first half brought.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, oldest: b.oldest, keeps: b.keeps, kept: b.kept}
-	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, keeps: b.keeps, kept: b.kept}
+	first = &batch{
+		wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, chained: b.chained,
+		settled: b.settled, oldest: b.oldest, keeps: b.keeps, kept: b.kept,
+	}
+	second = &batch{
+		wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, keeps: b.keeps, kept: b.kept,
+	}
 	return first, second
 }
 
@@ -101,7 +106,10 @@ func (b *batch) cut(events int) (first, second *batch) {
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, chained: b.chained, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, keeps: b.keeps, kept: b.kept}
+	return &batch{
+		wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, chained: b.chained,
+		settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, keeps: b.keeps, kept: b.kept,
+	}
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
@@ -121,8 +129,8 @@ func (b *batch) deadLetter(ev *Event, now time.Time) schema.DeadLetter {
 // malformed adds a dead letter for an input that cannot be decoded, from a position or 0. id is
 // the id of the dead letter being retried, or 0.
 func (b *batch) malformed(bad *Malformed, position, id int64, at time.Time) {
-	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Position: position, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
-		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}
+	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Position: position, Key: schema.Key{DID: bad.Author},
+		Cause: bad.Cause, Path: bad.Path, Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}
 	if bad.Key != "" {
 		deadLetter.Key, deadLetter.Rev = schema.Key{Collection: bad.Collection, DID: bad.Author, Rkey: bad.Key}, bad.Revision
 	}
@@ -269,9 +277,12 @@ func (f *folding) add(ev *Event) {
 		e := schema.Erasure{DID: ev.Author, Rev: ev.Revision, At: ev.Written}
 		put(&f.out.Erasures, f.erasures, ev.Author, e, func(old schema.Erasure) bool { return e.Rev > old.Rev })
 	case KindSync:
-		f.out.Desynchronized = append(f.out.Desynchronized, schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})
+		f.out.Desynchronized = append(f.out.Desynchronized,
+			schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})
 	case KindAccount:
-		s := schema.Status{DID: ev.Author, Status: ev.StoredStatus(), At: eventTime(ev.At, ev.TimeUS, ev.Arrived), Sent: storedTime(ev.TimeUS, ev.Arrived)}
+		s := schema.Status{
+			DID: ev.Author, Status: ev.StoredStatus(), At: eventTime(ev.At, ev.TimeUS, ev.Arrived), Sent: storedTime(ev.TimeUS, ev.Arrived),
+		}
 		put(&f.out.Statuses, f.statuses, ev.Author, s, func(old schema.Status) bool { return !s.At.Before(old.At) })
 	case KindIdentity:
 		h := schema.Handle{DID: ev.Author, Handle: ev.Handle, At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}

@@ -16,11 +16,16 @@ import (
 )
 
 func write(rkey, rev string) Event {
-	return Event{Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Create, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev, Record: []byte(`{}`)}
+	return Event{
+		Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Create, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev,
+		Record: []byte(`{}`),
+	}
 }
 
 func remove(rkey, rev string) Event {
-	return Event{Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Delete, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev}
+	return Event{
+		Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Delete, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev,
+	}
 }
 
 // TestFoldIsIndependentOfOrder shuffles the events of a batch: the tables must not
@@ -63,7 +68,8 @@ func TestFoldKeepsLatestAccountEvent(t *testing.T) {
 		account(false, "takendown", at.Add(time.Second)),
 		account(true, "", at),
 	}}).fold()
-	require.Equal(t, []schema.Status{{DID: "did:plc:a", Status: "takendown", At: at.Add(time.Second), Sent: at.Add(time.Hour + time.Second)}}, utc(out.Statuses))
+	require.Equal(t, []schema.Status{{DID: "did:plc:a", Status: "takendown", At: at.Add(time.Second), Sent: at.Add(time.Hour + time.Second)}},
+		utc(out.Statuses))
 }
 
 func utc(statuses []schema.Status) []schema.Status {
@@ -90,7 +96,9 @@ func framed(end *schema.Position, sizes ...int) *batch {
 	b := &batch{wire: &Wire{}, last: end, gap: &schema.Gap{}}
 	for n, size := range sizes {
 		began := len(b.events)
-		at := FramePosition{Seq: int64(n + 10), TimeUS: int64(n + 10), Identity: Identity{Kind: "commit", Author: "did:plc:" + strconv.Itoa(n/2), Revision: strconv.Itoa(n)}}
+		at := FramePosition{Seq: int64(n + 10), TimeUS: int64(n + 10), Identity: Identity{
+			Kind: "commit", Author: "did:plc:" + strconv.Itoa(n/2), Revision: strconv.Itoa(n),
+		}}
 		for range size {
 			ev := write("r"+strconv.Itoa(len(b.events)), "1")
 			b.events = append(b.events, ev)
@@ -107,7 +115,10 @@ func TestBatchIsSplitBetweenFrames(t *testing.T) {
 		sizes  []int
 		first  int // how many events the first half has
 		cursor int64
-	}{{[]int{1, 1, 1}, 1, 10}, {[]int{1, 1, 1, 1}, 2, 11}, {[]int{7, 1}, 7, 10}, {[]int{1, 7}, 1, 10}, {[]int{2, 3, 3}, 5, 11}, {[]int{1, 1, 1, 1, 1, 1}, 3, 12}} {
+	}{
+		{[]int{1, 1, 1}, 1, 10}, {[]int{1, 1, 1, 1}, 2, 11}, {[]int{7, 1}, 7, 10}, {[]int{1, 7}, 1, 10}, {[]int{2, 3, 3}, 5, 11},
+		{[]int{1, 1, 1, 1, 1, 1}, 3, 12},
+	} {
 		b := framed(&end, c.sizes...)
 		first, second := b.split()
 		require.Len(t, first.events, c.first)
@@ -271,7 +282,10 @@ func (p proven) Outcome() ProofOutcome { return p.outcome }
 // and their contents, and what is stored of each unproven event.
 func TestUnprovenFramesAreSetAside(t *testing.T) {
 	t.Parallel()
-	outcomes := []*ProofOutcome{nil, {}, {Cause: "forged"}, {Cause: "no key now", Retry: true}, {Cause: "one of many", Drop: true}, {Cause: "again", Drop: true, Retry: true}, {}}
+	outcomes := []*ProofOutcome{
+		nil, {}, {Cause: "forged"}, {Cause: "no key now", Retry: true}, {Cause: "one of many", Drop: true},
+		{Cause: "again", Drop: true, Retry: true}, {},
+	}
 	b, started := &batch{wire: &Wire{Name: "w"}}, 0
 	var want []string
 	for n, v := range outcomes {
@@ -311,7 +325,10 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 	for _, l := range b.deadLetters {
 		letters = append(letters, fmt.Sprint(l.Stage, " ", l.Key.Rkey, " ", l.Class, " ", l.ID, " ", l.Cause))
 	}
-	require.Equal(t, []string{"verify 2-0  0 forged", "verify 2-1  0 forged", "verify 2-2  0 forged", "verify 3-0 retryable 0 no key now", "verify 5-2 retryable 77 again"}, letters)
+	require.Equal(t, []string{
+		"verify 2-0  0 forged", "verify 2-1  0 forged", "verify 2-2  0 forged", "verify 3-0 retryable 0 no key now",
+		"verify 5-2 retryable 77 again",
+	}, letters)
 	require.Equal(t, len(letters), counted)
 	b.prove(time.Now(), nil, func(string) { require.Fail(t, "the batch was verified twice") })
 }

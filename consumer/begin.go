@@ -89,6 +89,7 @@ func (c *Consumer) expired(from schema.Position, moved time.Time) bool {
 	if from.CursorKind == string(CursorNone) || reading || c.cfg.can.Complete || age <= c.cfg.ResumeWithin {
 		return false
 	}
-	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts again at the configured start, and the time between is a gap")
+	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect",
+		"the stream starts again at the configured start, and the time between is a gap")
 	return true
 }

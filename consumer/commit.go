@@ -101,7 +101,9 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 		}
 		if retries == nil {
 			c.log.Warn("commit_waits_for_database", "error", err)
-			retries = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 2 * time.Second, Multiplier: 2, RandomizationFactor: 0.2}
+			retries = &backoff.ExponentialBackOff{
+				InitialInterval: 50 * time.Millisecond, MaxInterval: 2 * time.Second, Multiplier: 2, RandomizationFactor: 0.2,
+			}
 		}
 		c.metrics.commitRetries.Inc()
 		select {

@@ -92,8 +92,10 @@ type Config struct {
 	BeginWithin   time.Duration // 2 min: how long a server that does not filter may take to send the first event of the requested past
 	ResumeWithin  time.Duration // as long as deletions are kept, 8 days: an older position is not resumed, and leaves a gap
 	QuietAfter    time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
-	SilentFor     time.Duration // 15 s: the same if no recent event has arrived; a thirtieth of the requested past if that is longer and the server filters
-	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what has been read
+	// 15 s: the same if no recent event has arrived; a thirtieth of the requested past if that is longer and the
+	// server filters
+	SilentFor   time.Duration
+	DrainWithin time.Duration // 15 s: how long a stop may take to commit what has been read
 
 	Keep              time.Duration    // how long posts are kept, which sets the size of their partitions; 0: for ever
 	PartitionInterval time.Duration    // 5 min: how often partitions of posts are checked; sooner after a failure
@@ -427,7 +429,8 @@ func (c *Consumer) checkBackpressure(ctx context.Context) {
 // state returns the stream's state and its detail.
 func (c *Consumer) state() (state, detail string) {
 	if n := c.depth.Load(); n > 0 {
-		return schema.StateDraining, fmt.Sprintf("at least %d jobs or unverified events are waiting, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
+		return schema.StateDraining,
+			fmt.Sprintf("at least %d jobs or unverified events are waiting, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
 	}
 	if s := c.session.Load(); s != nil {
 		return s.state()

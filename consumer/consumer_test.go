@@ -45,8 +45,11 @@ const plainRecord = `{"$type":"app.bsky.feed.post","text":"hello","createdAt":"2
 func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consumer.Config)) *consumer.Consumer {
 	t.Helper()
 	cfg := consumer.Config{
-		Storage: consumer.Storage{Pool: pool, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: func(collection string) bool { return collection == schema.PostCollection }, Logger: slog.New(slog.DiscardHandler)},
-		Stream:  "s", Wire: "recording", Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true, Source: &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
+		Storage: consumer.Storage{Pool: pool, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
+			return nil
+		}, Wanted: func(collection string) bool { return collection == schema.PostCollection }, Logger: slog.New(slog.DiscardHandler)},
+		Stream: "s", Wire: "recording", Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true,
+		Source: &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
 	}
 	if change != nil {
 		change(&cfg)
@@ -156,7 +159,8 @@ func TestUnusualValidPostsAreStored(t *testing.T) {
 	require.NoError(t, played(t, pool, lines, nil).Run(t.Context()))
 	require.Equal(t, len(records), count(t, pool, `SELECT count(*) FROM posts`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts WHERE created_at > to_timestamp($1::bigint / 1e6)`, 1783175888000000+len(records)))
+	require.Zero(t,
+		count(t, pool, `SELECT count(*) FROM posts WHERE created_at > to_timestamp($1::bigint / 1e6)`, 1783175888000000+len(records)))
 	var text, escaped string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT record->>'text' FROM posts WHERE rkey = 'r4'`).Scan(&text))
 	require.Equal(t, "nul \uFFFD and lone \uFFFD surrogate", text)
@@ -396,6 +400,7 @@ func TestDeletionErasesDeadLetterInput(t *testing.T) {
 	require.NoError(t, played(t, pool, []string{bad}, nil).Run(t.Context()))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND rkey = 'r1' AND raw_bytes > 0`))
 	require.NoError(t, played(t, pool, []string{deletion, bad}, nil).Run(t.Context()))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND rkey = 'r1' AND raw_bytes = 0 AND raw = ''`))
+	require.Equal(t, 1,
+		count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND rkey = 'r1' AND raw_bytes = 0 AND raw = ''`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters`))
 }

@@ -50,7 +50,8 @@ func TestSyncOfRelayMovesPosition(t *testing.T) {
 		stop := s.run(nil)
 		s.stores()
 		stop()
-		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE anchor ->> 'kind' = 'sync' AND (anchor ->> 'seq')::bigint = cursor`))
+		require.Equal(t, 1, count(t, s.pool, `
+			SELECT count(*) FROM streams WHERE anchor ->> 'kind' = 'sync' AND (anchor ->> 'seq')::bigint = cursor`))
 		require.False(t, s.log.has("resume_mismatch"))
 	}
 }

@@ -40,7 +40,9 @@ func TestHandleDoesNotDependOnBatches(t *testing.T) {
 			}
 			var events []Event
 			for i, handle := range c.events {
-				ev := Event{Kind: KindIdentity, Author: did, Handle: handle, At: began.Add(time.Duration(i) * time.Second), Arrived: began.Add(time.Hour)}
+				ev := Event{
+					Kind: KindIdentity, Author: did, Handle: handle, At: began.Add(time.Duration(i) * time.Second), Arrived: began.Add(time.Hour),
+				}
 				if handle == "post" {
 					ev = write("3kaaaaaaaaa2a", "3kaaaaaaaaa2a")
 					ev.Author, ev.Arrived = did, began
@@ -56,7 +58,9 @@ func TestHandleDoesNotDependOnBatches(t *testing.T) {
 				}))
 			}
 			var handle string
-			const sql = `SELECT coalesce((SELECT CASE a.handle WHEN '' THEN 'none' ELSE a.handle END FROM accounts AS a WHERE a.did = $1 AND (a.handle_unverified OR a.handle IS NULL)), 'unknown')`
+			const sql = `
+				SELECT coalesce((SELECT CASE a.handle WHEN '' THEN 'none' ELSE a.handle END FROM accounts AS a
+				    WHERE a.did = $1 AND (a.handle_unverified OR a.handle IS NULL)), 'unknown')`
 			require.NoError(t, pool.QueryRow(t.Context(), sql, did).Scan(&handle))
 			require.Equal(t, c.want, handle, "%s, cut %b", story, cuts)
 		}

@@ -71,7 +71,8 @@ func TestShortHoleIsAGap(t *testing.T) {
 		s.reads()
 		stop()
 		require.Equal(t, 1, count(t, s.pool, allGaps))
-		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE from_at <= to_timestamp($1::bigint / 1000000.0) AND to_at >= to_timestamp($2::bigint / 1000000.0)`,
+		require.Equal(t, 1, count(t, s.pool, `
+			SELECT count(*) FROM gaps WHERE from_at <= to_timestamp($1::bigint / 1000000.0) AND to_at >= to_timestamp($2::bigint / 1000000.0)`,
 			forgotten[0].at, forgotten[len(forgotten)-1].at))
 		var reason string
 		require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT reason FROM gaps`).Scan(&reason))
@@ -84,7 +85,8 @@ func TestShortHoleIsAGap(t *testing.T) {
 		eventTime, _, _ = strings.Cut(eventTime, ",")
 		named, err := time.Parse(time.RFC3339, eventTime)
 		require.NoError(t, err)
-		require.WithinDuration(t, time.UnixMicro(read[len(read)-1].at).Add(-5*time.Minute), named, 3*time.Second, "the gap's reason must name the time that was actually requested")
+		require.WithinDuration(t, time.UnixMicro(read[len(read)-1].at).Add(-5*time.Minute), named, 3*time.Second,
+			"the gap's reason must name the time that was actually requested")
 	})
 }
 
@@ -189,7 +191,8 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 		return true
 	})
 	quick := func(cfg *consumer.Config) {
-		cfg.AnchorWithin, cfg.QuietAfter, cfg.SilentFor, cfg.LeaseTTL = 200*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond, time.Second
+		cfg.AnchorWithin, cfg.QuietAfter, cfg.SilentFor, cfg.LeaseTTL = 200*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond,
+			time.Second
 		cfg.Start = consumer.Cursor{Kind: consumer.CursorTime, Value: now.Add(-6 * time.Hour).UnixMicro()}
 	}
 	const scanning = `SELECT count(*) FROM streams WHERE state = 'catching up' AND state_detail = '` + schema.DetailScanning + `'`
@@ -229,7 +232,8 @@ func TestServerMayBeSlowToBegin(t *testing.T) {
 		n.Hold(true)
 		s.ping = 10 * time.Millisecond
 		impatient := func(cfg *consumer.Config) {
-			cfg.AnchorWithin, cfg.QuietAfter, cfg.SilentFor, cfg.LeaseTTL = 50*time.Millisecond, 20*time.Millisecond, 50*time.Millisecond, time.Second
+			cfg.AnchorWithin, cfg.QuietAfter, cfg.SilentFor, cfg.LeaseTTL = 50*time.Millisecond, 20*time.Millisecond, 50*time.Millisecond,
+				time.Second
 			cfg.BeginWithin = time.Hour
 		}
 		_, err := s.pool.Exec(t.Context(), `UPDATE streams SET host = `+host)
@@ -266,7 +270,8 @@ func TestTooOldPositionIsAGap(t *testing.T) {
 			stop()
 			deleted, err := s.pool.Exec(t.Context(), `DELETE FROM posts`)
 			require.NoError(t, err)
-			_, err = s.pool.Exec(t.Context(), `UPDATE streams SET last_event_at = now() - interval '8 days', caught_up_at = now() - interval '8 days'`)
+			_, err = s.pool.Exec(t.Context(), `
+				UPDATE streams SET last_event_at = now() - interval '8 days', caught_up_at = now() - interval '8 days'`)
 			require.NoError(t, err)
 			if start != (consumer.Cursor{}) {
 				s.net.Forget()

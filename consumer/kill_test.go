@@ -37,7 +37,9 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 		require.NoError(t, err)
 		batches := func(cfg *consumer.Config) { cfg.BatchEvents, cfg.BatchInterval = 60, 50*time.Millisecond }
 		for _, nth := range []int{1, 6} {
-			for _, point := range []string{"commit: before it begins", "commit: position and records written", "commit: before its end", "commit: after its end"} {
+			for _, point := range []string{
+				"commit: before it begins", "commit: position and records written", "commit: before its end", "commit: after its end",
+			} {
 				s.killedAt(nth, point, batches)
 			}
 		}
@@ -58,7 +60,8 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 				accepted = append(accepted, p)
 				continue
 			}
-			deadLetters := count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE did = $1 AND rkey = $2 AND stage = 'commit' AND wire = $3`, p.did, p.rkey, w.decodes.Name)
+			deadLetters := count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE did = $1 AND rkey = $2 AND stage = 'commit' AND wire = $3`,
+				p.did, p.rkey, w.decodes.Name)
 			require.Positive(t, deadLetters, p)
 			require.LessOrEqual(t, deadLetters, writes[p], "each event has one dead letter, however often it arrives")
 		}
@@ -137,7 +140,8 @@ func TestTakenDownAccountRemovesAnchor(t *testing.T) {
 		stop := s.run(nil)
 		s.stores()
 		stop()
-		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE anchor ->> 'did' = 'did:plc:second' AND anchor_seqs[1] = cursor AND anchor_seqs[2] = cursor - 1`))
+		require.Equal(t, 1, count(t, s.pool, `
+			SELECT count(*) FROM streams WHERE anchor ->> 'did' = 'did:plc:second' AND anchor_seqs[1] = cursor AND anchor_seqs[2] = cursor - 1`))
 		n.Omit("did:plc:second")
 		if down == 2 {
 			n.Omit("did:plc:first")
@@ -163,7 +167,8 @@ func TestKeepAliveMovesPosition(t *testing.T) {
 		stop := s.run(nil)
 		s.stores()
 		stop()
-		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE anchor ->> 'did' = 'did:plc:last' AND (anchor ->> 'seq')::bigint = cursor - $1`, keepAlives))
+		require.Equal(t, 1, count(t, s.pool, `
+			SELECT count(*) FROM streams WHERE anchor ->> 'did' = 'did:plc:last' AND (anchor ->> 'seq')::bigint = cursor - $1`, keepAlives))
 		require.False(t, s.log.has("resume_mismatch"))
 	}
 }
@@ -176,13 +181,16 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	op := func(rkey string) json.RawMessage {
 		return json.RawMessage(`{"action":"create","path":"app.bsky.feed.post/` + rkey + `","record":{"text":"x"}}`)
 	}
-	n.Inject(toyFrame{DID: "did:plc:many", Rev: "3mptbyqhi7s2f", Ops: []json.RawMessage{op("a"), []byte(`7`), op("b"), []byte(`{"path":8}`), op("c")}})
+	n.Inject(toyFrame{
+		DID: "did:plc:many", Rev: "3mptbyqhi7s2f", Ops: []json.RawMessage{op("a"), []byte(`7`), op("b"), []byte(`{"path":8}`), op("c")},
+	})
 	n.Inject(toyFrame{Ops: []json.RawMessage{[]byte(`9`)}}) // this frame alone moves the position
 	stop := s.run(nil)
 	s.reads()
 	stop()
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = 'did:plc:many'`))
-	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND wire = 'toy' AND length(convert_from(raw, 'UTF8')) < 120`))
+	require.Equal(t, 3,
+		count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND wire = 'toy' AND length(convert_from(raw, 'UTF8')) < 120`))
 	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2`))
 }
@@ -193,7 +201,8 @@ func TestRetryDecodesWholeFrame(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
 	frame := `{"at":1783175888000000,"did":"did:plc:many","rev":"3mptbyqhi7s2f","ops":[` +
-		`{"action":"create","path":"app.bsky.feed.post/a","record":{"text":"x"}},7,{"action":"create","path":"app.bsky.feed.post/b","record":{"text":"refused"}},` +
+		`{"action":"create","path":"app.bsky.feed.post/a","record":{"text":"x"}},7,{"action":"create","path":"app.bsky.feed.post/b",` +
+		`"record":{"text":"refused"}},` +
 		`{"action":"create","path":"app.bsky.feed.post/c","record":{"text":"x"}}]}`
 	deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame), At: time.Now()}
 	require.NoError(t, deadLetter.Store(t.Context(), s.pool, ""))
@@ -226,7 +235,9 @@ func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes on another wire are a different input")
 	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND wire = 'toy'`))
-	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND last_cause LIKE 'this version of Weir does not know the wire%received tomorrow-v9'`))
+	require.Equal(t, 1, count(t, s.pool, `
+		SELECT count(*) FROM dead_letters WHERE state = 'open'
+		    AND last_cause LIKE 'this version of Weir does not know the wire%received tomorrow-v9'`))
 }
 
 // TestMalformedFrameMovesPosition checks that a malformed frame that has a
@@ -249,6 +260,7 @@ func TestMalformedFrameMovesPosition(t *testing.T) {
 		s.until(1, `SELECT count(*) FROM streams WHERE cursor = $1`, at)
 		stop()
 	}
-	require.Equal(t, 1, count(t, s.pool, `SELECT count FROM dead_letters`), "a repeated malformed frame must be counted in the same dead letter")
+	require.Equal(t, 1, count(t, s.pool, `SELECT count FROM dead_letters`),
+		"a repeated malformed frame must be counted in the same dead letter")
 	require.False(t, s.log.has("resume_mismatch"))
 }

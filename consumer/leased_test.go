@@ -45,7 +45,8 @@ func TestFollowsAreReadWithEachLease(t *testing.T) {
 	s.reads()
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts`), "no post may be stored before an account is followed")
 	followed.Store(true)
-	_, err := s.pool.Exec(t.Context(), `UPDATE streams SET epoch = epoch + 1, cursor_kind = '', cursor = 0, anchor = NULL, last_event_at = NULL, caught_up_at = NULL`)
+	_, err := s.pool.Exec(t.Context(),
+		`UPDATE streams SET epoch = epoch + 1, cursor_kind = '', cursor = 0, anchor = NULL, last_event_at = NULL, caught_up_at = NULL`)
 	require.NoError(t, err)
 	s.stores()
 	stop()
@@ -59,8 +60,11 @@ func TestOutdatedProgramReleasesLease(t *testing.T) {
 	pool := schematest.New(t)
 	outdated := &schema.OutdatedError{Name: "words", Missing: true}
 	c, err := consumer.New(consumer.Config{
-		Storage: consumer.Storage{Pool: pool, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
-		Stream:  "s", Wire: "jetstream", Owner: "me", Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)}, Leased: func(context.Context) error { return outdated },
+		Storage: consumer.Storage{Pool: pool, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
+			return nil
+		}, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
+		Stream: "s", Wire: "jetstream", Owner: "me", Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)},
+		Leased: func(context.Context) error { return outdated },
 	})
 	require.NoError(t, err)
 	require.ErrorIs(t, c.Run(t.Context()), outdated)

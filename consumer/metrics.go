@@ -38,18 +38,25 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 1.6, 24)
 	m := &metrics{
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
-			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, sync, erasure, chained (a commit without a stored record), not_followed, and ignored (the collection or kind is not stored). The collection other stands for all that are not stored."},
+			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, sync, erasure, " +
+				"chained (a commit without a stored record), not_followed, and ignored (the collection or kind is not stored). " +
+				"The collection other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
 		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
-			Help: "Frames and events dead-lettered, by stage and by the collection that they claim. The collection other stands for all that are not stored, and for none. Expect zero."},
+			Help: "Frames and events dead-lettered, by stage and by the collection that they claim. " +
+				"The collection other stands for all that are not stored, and for none. Expect zero."},
 			[]string{"stage", "collection"}),
 		replaced: f.NewCounter(prometheus.CounterOpts{Name: name("replaced_characters_total"),
 			Help: "Characters that Postgres cannot store (NUL, lone surrogates) and that were replaced by U+FFFD."}),
 		batches: f.NewCounter(prometheus.CounterOpts{Name: name("batches_total"), Help: "Transactions committed."}),
 		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: name("batch_events"), Help: "Events in a committed batch.",
 			Buckets: []float64{1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000, 4000}}),
-		commitSeconds: f.NewHistogram(prometheus.HistogramOpts{Name: name("commit_seconds"), Help: "Duration of a commit, without retries.", Buckets: seconds}),
-		commitRetries: f.NewCounter(prometheus.CounterOpts{Name: name("commit_retries_total"), Help: "Commits retried because the database did not respond. Expect zero."}),
+		commitSeconds: f.NewHistogram(prometheus.HistogramOpts{
+			Name: name("commit_seconds"), Help: "Duration of a commit, without retries.", Buckets: seconds,
+		}),
+		commitRetries: f.NewCounter(prometheus.CounterOpts{
+			Name: name("commit_retries_total"), Help: "Commits retried because the database did not respond. Expect zero.",
+		}),
 		latency: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_to_row_seconds"),
 			Help: "Time from the arrival of a batch's first event to its commit.", Buckets: seconds}),
 		bufferBytes: f.NewGauge(prometheus.GaugeOpts{Name: name("buffer_bytes"), Help: "Bytes read and not decoded yet."}),
@@ -57,7 +64,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Connections dropped because the buffer was full: the database is slower than the stream. Expect zero."}),
 		mismatches: f.NewCounter(prometheus.CounterOpts{Name: name("resume_mismatches_total"),
 			Help: "Resumes in which the server did not deliver the last committed event: its numbering changed, or the cursor was too old."}),
-		gaps: f.NewCounter(prometheus.CounterOpts{Name: name("gaps_total"), Help: "Gaps recorded: intervals that a resume could not cover. Expect zero."}),
+		gaps: f.NewCounter(prometheus.CounterOpts{
+			Name: name("gaps_total"), Help: "Gaps recorded: intervals that a resume could not cover. Expect zero.",
+		}),
 		pauses: f.NewCounter(prometheus.CounterOpts{Name: name("backpressure_pauses_total"),
 			Help: "Pauses of the stream because too many jobs were waiting. Expect zero: start more workers."}),
 		stored: f.NewCounter(prometheus.CounterOpts{Name: name("stored_total"), Help: "Records stored, new ones and newer revisions."}),
@@ -65,8 +74,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Events that another server, or an earlier connection, had brought before."}),
 		age: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_age_seconds"),
 			Help: "Time from the last event of a batch, by the server's clock, to its commit.", Buckets: seconds}),
-		lastEvent: f.NewGauge(prometheus.GaugeOpts{Name: name("last_event_timestamp_seconds"), Help: "The time of the last committed event, by the server's clock."}),
-		epoch:     f.NewGauge(prometheus.GaugeOpts{Name: name("lease_epoch"), Help: "The epoch of the lease that this process holds; 0 without a lease."}),
+		lastEvent: f.NewGauge(prometheus.GaugeOpts{
+			Name: name("last_event_timestamp_seconds"), Help: "The time of the last committed event, by the server's clock.",
+		}),
+		epoch: f.NewGauge(prometheus.GaugeOpts{
+			Name: name("lease_epoch"), Help: "The epoch of the lease that this process holds; 0 without a lease.",
+		}),
 	}
 	m.initDeadLetterCounters(otherCollection)
 	return m

@@ -28,7 +28,9 @@ func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}
 	first, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		p := partitions{Consumer: c, retries: backoff.ExponentialBackOff{InitialInterval: partitionsRetry, MaxInterval: time.Minute, Multiplier: 2}}
+		p := partitions{
+			Consumer: c, retries: backoff.ExponentialBackOff{InitialInterval: partitionsRetry, MaxInterval: time.Minute, Multiplier: 2},
+		}
 		wait := p.attempt(ctx)
 		close(first)
 		for ctx.Err() == nil {

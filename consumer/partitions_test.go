@@ -49,7 +49,8 @@ func TestPgDumpAtPartitionEndBlocksNothing(t *testing.T) {
 		eventually.True(t, func() bool {
 			return count(t, s.pool, `
 SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
-WHERE a.datname = current_database() AND a.application_name = 'pg_dump' AND l.granted AND l.mode = 'AccessShareLock' AND l.relation = 'posts_default'::regclass`) == 1
+WHERE a.datname = current_database() AND a.application_name = 'pg_dump' AND l.granted AND l.mode = 'AccessShareLock'
+    AND l.relation = 'posts_default'::regclass`) == 1
 		}, 10*time.Millisecond)
 		return func() {
 			require.NoError(t, dump.Process.Kill())
@@ -67,7 +68,8 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	var now atomic.Pointer[time.Time]
 	set := func(at time.Time) { now.Store(&at) }
 	set(time.Now().Add(-4 * day))
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), s.pool, *now.Load(), day)) // the consumer's own commits could make its attempts fail
+	// the consumer's own commits could make its attempts fail
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), s.pool, *now.Load(), day))
 	stop := s.run(func(c *consumer.Config) {
 		c.Keep, c.PartitionInterval, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
 	})
@@ -84,7 +86,8 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	s.stores()
 	set(time.Now())
 	eventually.True(t, renewed, 20*time.Millisecond)
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`), "no partition may be created while the reader has its lock")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`),
+		"no partition may be created while the reader has its lock")
 	require.False(t, s.log.has("partitions_made"))
 
 	end()
@@ -93,7 +96,8 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	require.Equal(t, 1, s.log.count("partition_creation_failed"), "a state is logged once")
 	require.Equal(t, 1, s.log.count("partitions_run_out"))
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts_ahead`))
-	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
+	require.Positive(t,
+		count(t, s.pool, `SELECT count(*) FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
 }
 
 // partitioned waits until there are partitions. The stream does not wait for them.
@@ -121,7 +125,8 @@ func TestFastClockCreatesNoHugePartition(t *testing.T) {
 	before := ahead.Load()
 	eventually.True(t, func() bool { return ahead.Load() > before+1 }, time.Millisecond, "no whole attempt since")
 	stop()
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead' AND ends > now() + interval '3 days'`))
+	require.Zero(t,
+		count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead' AND ends > now() + interval '3 days'`))
 }
 
 // pgDump returns the path of pg_dump, of the same version as the server of the

@@ -282,7 +282,8 @@ func (r *resume) gap() *schema.Gap {
 		reason = "requested the oldest events"
 	}
 	if r.expired {
-		reason = fmt.Sprintf("the position, of %s, is older than the kept deletions: restarted at the configured start", formatTime(complete(r.from)))
+		reason = fmt.Sprintf("the position, of %s, is older than the kept deletions: restarted at the configured start",
+			formatTime(complete(r.from)))
 	}
 	switch {
 	case r.expired && r.seen == 0:

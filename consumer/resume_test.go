@@ -53,9 +53,11 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 		r := resume{can: byTime, from: from, exact: true, threshold: 5 * time.Minute}
 		return r.check(&ev)
 	}
-	require.Equal(t, alreadyCommitted, check(stored(anchor), anchor), "the anchor was delivered again: nothing was missed, and it is already committed")
+	require.Equal(t, alreadyCommitted, check(stored(anchor), anchor),
+		"the anchor was delivered again: nothing was missed, and it is already committed")
 	require.Equal(t, mismatch, check(stored(anchor), renumbered), "the number now names another event")
-	require.Equal(t, mismatch, check(stored(anchor), at(8, now.Add(time.Second), "c")), "the server began at the live tip instead of the cursor")
+	require.Equal(t, mismatch, check(stored(anchor), at(8, now.Add(time.Second), "c")),
+		"the server began at the live tip instead of the cursor")
 
 	unnumbered := anchor
 	unnumbered.Seq = 0
@@ -77,13 +79,15 @@ func TestResumeRequestsAnchorsOfSource(t *testing.T) {
 	for _, c := range []struct {
 		can  Capabilities
 		want int64
-	}{{Capabilities{}, 70}, {Capabilities{Anchors: 1}, 70}, {Capabilities{Anchors: 2}, 64}, {Capabilities{Anchors: 3}, 64}, {Capabilities{Anchors: 4}, 51},
+	}{{Capabilities{}, 70}, {Capabilities{Anchors: 1}, 70}, {Capabilities{Anchors: 2}, 64}, {Capabilities{Anchors: 3}, 64},
+		{Capabilities{Anchors: 4}, 51},
 		{Capabilities{Anchors: 99}, 51}, {Capabilities{Exclusive: true}, 69}, {Capabilities{Exclusive: true, Anchors: 2}, 63}} {
 		r := resume{from: p, exact: true, can: c.can}
 		require.Equal(t, Cursor{Kind: CursorSeq, Value: c.want}, r.cursor(Cursor{}, time.Minute), c.can)
 	}
 	anew := resume{from: p}
-	require.Equal(t, Cursor{Kind: CursorSeq}, anew.cursor(Cursor{Kind: CursorSeq, Value: 7}, time.Minute), "the source has no time cursors: request the oldest event")
+	require.Equal(t, Cursor{Kind: CursorSeq}, anew.cursor(Cursor{Kind: CursorSeq, Value: 7}, time.Minute),
+		"the source has no time cursors: request the oldest event")
 }
 
 // TestOneOfSeveralAnchorsProvesTheResume checks that an anchor proves the resume only with its own
@@ -101,11 +105,20 @@ func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 		frames []FramePosition
 		want   []resumeOutcome
 	}{
-		"all of them":            {[]FramePosition{frame(64, "b"), frame(66, "x"), frame(70, "a"), silent, frame(72, "y"), frame(73, "z")}, []resumeOutcome{alreadyCommitted, alreadyCommitted, alreadyCommitted, alreadyCommitted, alreadyCommitted, proceed}},
-		"the second is gone":     {[]FramePosition{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []resumeOutcome{reprocess, alreadyCommitted, alreadyCommitted, proceed}},
-		"the last is gone":       {[]FramePosition{frame(64, "b"), frame(66, "x"), frame(73, "z")}, []resumeOutcome{alreadyCommitted, alreadyCommitted, proceed}},
-		"both are gone":          {[]FramePosition{frame(66, "x"), frame(73, "z")}, []resumeOutcome{reprocess, mismatch}},
-		"an earlier start":       {[]FramePosition{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []resumeOutcome{reprocess, alreadyCommitted, proceed}},
+		"all of them": {
+			[]FramePosition{frame(64, "b"), frame(66, "x"), frame(70, "a"), silent, frame(72, "y"), frame(73, "z")},
+			[]resumeOutcome{alreadyCommitted, alreadyCommitted, alreadyCommitted, alreadyCommitted, alreadyCommitted, proceed},
+		},
+		"the second is gone": {[]FramePosition{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []resumeOutcome{
+			reprocess, alreadyCommitted, alreadyCommitted, proceed,
+		}},
+		"the last is gone": {
+			[]FramePosition{frame(64, "b"), frame(66, "x"), frame(73, "z")}, []resumeOutcome{alreadyCommitted, alreadyCommitted, proceed},
+		},
+		"both are gone": {[]FramePosition{frame(66, "x"), frame(73, "z")}, []resumeOutcome{reprocess, mismatch}},
+		"an earlier start": {
+			[]FramePosition{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []resumeOutcome{reprocess, alreadyCommitted, proceed},
+		},
 		"far too early a start":  {[]FramePosition{frame(50, "w")}, []resumeOutcome{mismatch}},
 		"the live tip":           {[]FramePosition{frame(90, "z")}, []resumeOutcome{mismatch}},
 		"other numbers":          {[]FramePosition{frame(64, "b2")}, []resumeOutcome{mismatch}},
@@ -191,7 +204,8 @@ func TestGapOfResumeByTime(t *testing.T) {
 	quiet := func(r *resume) { r.from.CaughtUp, r.from.Quiet = noon.Add(50*time.Minute), true }
 	require.Equal(t, proceed, delivered(ask(quiet), after(52*time.Minute)), "a quiet period is no gap")
 	require.Equal(t, missed, delivered(ask(quiet), after(time.Hour)))
-	require.Equal(t, proceed, delivered(ask(func(r *resume) { quiet(r); r.connected = noon.Add(52 * time.Minute) })), "no event arrived at all")
+	require.Equal(t, proceed, delivered(ask(func(r *resume) { quiet(r); r.connected = noon.Add(52 * time.Minute) })),
+		"no event arrived at all")
 	require.Equal(t, missed, delivered(ask(func(r *resume) { r.connected = noon.Add(2 * time.Second) })), "the anchor should have arrived")
 
 	moved := func(r *resume) { r.expectsAnchor = false }
@@ -351,7 +365,10 @@ func TestPositionExpiresByBothClocks(t *testing.T) {
 func TestSilenceThreshold(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, can: Capabilities{Filters: true}}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
+	s := &session{
+		cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, can: Capabilities{Filters: true}}, clock: &clock{}, connected: now,
+		past: now.Add(-6 * time.Hour),
+	}
 	require.Equal(t, 12*time.Minute, s.silenceThreshold())
 	advanceTo := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
 	advanceTo(5 * time.Hour)
@@ -362,7 +379,10 @@ func TestSilenceThreshold(t *testing.T) {
 	require.Equal(t, 5*time.Second, s.silenceThreshold())
 	tip := &session{cfg: s.cfg, clock: &clock{}, connected: now}
 	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "a stream that starts at the tip has no past to read")
-	relay := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, BeginWithin: time.Minute}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
+	relay := &session{
+		cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, BeginWithin: time.Minute}, clock: &clock{}, connected: now,
+		past: now.Add(-6 * time.Hour),
+	}
 	require.Equal(t, time.Minute, relay.silenceThreshold(), "the server has not begun to send")
 	relay.begun.Store(true)
 	require.Equal(t, 15*time.Second, relay.silenceThreshold())
@@ -411,7 +431,8 @@ func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 			return &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, otherHost: otherHost}
 		}
 		first := at(1, noon.Add(time.Hour), "z")
-		require.Equal(t, missed, delivered(ask(false), first, databaseTime(2*time.Hour, 2*time.Hour)), "another event of the same name, from after the hole")
+		require.Equal(t, missed, delivered(ask(false), first, databaseTime(2*time.Hour, 2*time.Hour)),
+			"another event of the same name, from after the hole")
 		require.Equal(t, missed, delivered(ask(true), first, databaseTime(2*time.Hour, 2*time.Hour)))
 		require.Equal(t, proceed, delivered(ask(true), first, databaseTime(-time.Second, 2*time.Hour)), "the same event, dated by a lagging host")
 		unsaid := databaseTime(0, 2*time.Hour)
@@ -431,8 +452,9 @@ func TestCaughtUpWaitsForGapCommit(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	from := stored(at(7, now.Add(-time.Hour), "a"))
-	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, conn: idle{}, buf: newBuffer(1 << 20), log: slog.New(slog.DiscardHandler),
-		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
+	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, conn: idle{},
+		buf: newBuffer(1 << 20), log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil), connected: now.Add(-time.Minute),
+		resume: &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
 	s.lastFrame.Set(now.Add(-time.Minute))
 	require.NoError(t, s.await())
 	require.NotNil(t, s.open.gap)

@@ -18,7 +18,8 @@ import (
 // marked returns the accounts that are desynchronized.
 func (s *stream) marked() []string {
 	s.t.Helper()
-	dids, err := schema.All(s.t.Context(), s.pool, "read", pgx.RowTo[string], `SELECT did FROM resyncs WHERE desynchronized_at IS NOT NULL ORDER BY did`)
+	dids, err := schema.All(s.t.Context(), s.pool, "read", pgx.RowTo[string],
+		`SELECT did FROM resyncs WHERE desynchronized_at IS NOT NULL ORDER BY did`)
 	require.NoError(s.t, err)
 	return dids
 }
@@ -74,7 +75,8 @@ func TestRefusedCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	require.Equal(t, map[string]int{rotated: 1, forged: 1, spoilt: 1, synced: 1}, jobs)
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts WHERE record ->> 'text' = $1`, simnet.ForgedText))
 	require.Equal(t, 4, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE cause <> '' AND wanted <> '' AND due_at <= now()`))
-	require.Equal(t, 4, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE wanted < 'zzz'`), "each row has the revision that the comparison must include")
+	require.Equal(t, 4, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE wanted < 'zzz'`),
+		"each row has the revision that the comparison must include")
 }
 
 // TestTrustedRelayDesynchronizesNobody shows that without verification no account is compared.
@@ -117,7 +119,9 @@ func TestMissingCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	require.NoError(t, n.Forge(simnet.Replay, complete))
 	s := newStreamOf(t, verifiedWire(t, n, true), history{})
 	for _, a := range all[:4] {
-		_, err := s.pool.Exec(t.Context(), `WITH w AS (INSERT INTO watches (target, kind) VALUES ($1, 'account') RETURNING id) INSERT INTO watch_members (watch_id, did) SELECT id, $1 FROM w`, a.DID)
+		_, err := s.pool.Exec(t.Context(), `
+			WITH w AS (INSERT INTO watches (target, kind) VALUES ($1, 'account') RETURNING id) INSERT INTO watch_members (watch_id, did)
+			SELECT id, $1 FROM w`, a.DID)
 		require.NoError(t, err)
 	}
 	change := func(c *consumer.Config) { c.Follows = func(did string) bool { return did != stranger } }
@@ -147,7 +151,8 @@ func TestMissingCommitsDesynchronizeTheirAccounts(t *testing.T) {
 	s.reads()
 	stop()
 	require.ElementsMatch(t, []string{withheld, curtailed, lied}, s.marked())
-	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM resyncs WHERE did = $1 AND cause = 'a commit before this one is missing'`, withheld))
+	require.Equal(t, 1,
+		count(t, s.pool, `SELECT count(*) FROM resyncs WHERE did = $1 AND cause = 'a commit before this one is missing'`, withheld))
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "signed operations must be stored")
 	require.Equal(t, 4*3+1, count(t, s.pool, `SELECT count(*) FROM posts`))
 }
@@ -160,7 +165,9 @@ func TestGapMakesChainsUnknown(t *testing.T) {
 	_, err := n.PostNow(did, "before the gap")
 	require.NoError(t, err)
 	s := newStreamOf(t, verifiedWire(t, n, true), history{})
-	_, err = s.pool.Exec(t.Context(), `WITH w AS (INSERT INTO watches (target, kind) VALUES ($1, 'account') RETURNING id) INSERT INTO watch_members (watch_id, did) SELECT id, $1 FROM w`, did)
+	_, err = s.pool.Exec(t.Context(), `
+		WITH w AS (INSERT INTO watches (target, kind) VALUES ($1, 'account') RETURNING id) INSERT INTO watch_members (watch_id, did)
+		SELECT id, $1 FROM w`, did)
 	require.NoError(t, err)
 	stop := s.run(nil)
 	s.reads()

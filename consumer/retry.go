@@ -62,7 +62,8 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time) {
 	switch {
 	case len(deadLetter.Raw) == 0:
-		b.malformed(&Malformed{Cause: "the record or its account was deleted, and this input with it: nothing is left to retry"}, 0, deadLetter.ID, now)
+		b.malformed(&Malformed{Cause: "the record or its account was deleted, and this input with it: nothing is left to retry"}, 0,
+			deadLetter.ID, now)
 		return
 	case deadLetter.Truncated():
 		b.malformed(&Malformed{Cause: "only the beginning of the input was kept: it cannot be retried"}, 0, deadLetter.ID, now)

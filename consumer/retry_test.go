@@ -71,7 +71,8 @@ func TestRetryAfterFixStoresEvents(t *testing.T) {
 	require.Equal(t, 200, count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'commit'`))
 
 	retried(t, pool, nil)
-	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2 AND cause LIKE '%"strict"%' AND last_cause LIKE '%"strict"%'`),
+	require.Equal(t, 199, count(t, pool, `
+		SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2 AND cause LIKE '%"strict"%' AND last_cause LIKE '%"strict"%'`),
 		"not lifted yet: each is dead-lettered again")
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
@@ -85,7 +86,8 @@ func TestRetryAfterFixStoresEvents(t *testing.T) {
 	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM posts`))
 	require.GreaterOrEqual(t, enqueued, 199, "a retried transaction enqueues more jobs")
 	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause LIKE '%"strict"%'`))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 3 AND rkey = 'r77' AND last_cause LIKE '%numeric%'`))
+	require.Equal(t, 1,
+		count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 3 AND rkey = 'r77' AND last_cause LIKE '%numeric%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams`), "a retry must not create a stream")
 }
 
@@ -130,7 +132,8 @@ func TestFailedRetryKeepsFirstCause(t *testing.T) {
 	noDID := strings.Replace(line(2, plainRecord), `"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa",`, ``, 1)
 	large := line(3, `{"text":"`+strings.Repeat("x", 3<<20)+`"}`)
 	require.NoError(t, played(t, pool, []string{`{"did":`, noDID, large}, nil).Run(t.Context()))
-	const first = `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = $1 AND (cause, path) IN (SELECT cause, path FROM remembered)`
+	const first = `
+		SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = $1 AND (cause, path) IN (SELECT cause, path FROM remembered)`
 	_, err := pool.Exec(t.Context(), `CREATE TABLE remembered AS SELECT cause, path, first_seen FROM dead_letters`)
 	require.NoError(t, err)
 	require.Equal(t, 3, count(t, pool, first, 1))
@@ -138,10 +141,12 @@ func TestFailedRetryKeepsFirstCause(t *testing.T) {
 		retried(t, pool, nil)
 		require.Equal(t, 3, count(t, pool, first, n))
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE last_cause LIKE 'only the beginning of the input was kept%'`))
-		require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM dead_letters JOIN remembered USING (first_seen) WHERE last_cause <> '' AND last_seen > first_seen`))
+		require.Equal(t, 3, count(t, pool, `
+			SELECT count(*) FROM dead_letters JOIN remembered USING (first_seen) WHERE last_cause <> '' AND last_seen > first_seen`))
 	}
 	require.NoError(t, played(t, pool, []string{noDID}, nil).Run(t.Context()))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`), "the same input from the stream must be counted in the same dead letter")
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`),
+		"the same input from the stream must be counted in the same dead letter")
 }
 
 // TestRetryOfUnwantedCollectionSettles checks that the dead letter is settled
@@ -171,7 +176,9 @@ func TestRetryRestoresNothingDeleted(t *testing.T) {
 	require.NoError(t, err)
 	retried(t, pool, func(r *consumer.Retry) { r.Since = time.UnixMicro(1783175888000002) })
 	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%that deletion may have expired%'`))
+	require.Equal(t, 1, count(t, pool, `
+		SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%'
+		    AND last_cause LIKE '%that deletion may have expired%'`))
 }
 
 // TestRetryOfDeletedRecordFails checks the cause: the input was erased when the
@@ -183,13 +190,17 @@ func TestRetryOfDeletedRecordFails(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, played(t, pool, []string{refusable(1), refusable(2)}, nil).Run(t.Context()))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{{Key: schema.Key{Collection: schema.PostCollection, DID: "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", Rkey: "r1"}, Rev: rev(3), At: time.Now()}}, nil)
+		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{
+			{Key: schema.Key{Collection: schema.PostCollection, DID: "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", Rkey: "r1"}, Rev: rev(3), At: time.Now()},
+		}, nil)
 	}))
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
 	retried(t, pool, nil)
 	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%' AND last_cause LIKE '%nothing is left to retry'`))
+	require.Equal(t, 1, count(t, pool, `
+		SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%'
+		    AND last_cause LIKE '%nothing is left to retry'`))
 }
 
 // TestDismissedDeadLetterStaysDismissed repeats the input of a dismissed dead
@@ -198,7 +209,9 @@ func TestDismissedDeadLetterStaysDismissed(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	input := []string{`{"did":`}
-	for state, then := range map[string]string{schema.DeadLetterDismissed: schema.DeadLetterDismissed, schema.DeadLetterRetried: schema.DeadLetterOpen} {
+	for state, then := range map[string]string{
+		schema.DeadLetterDismissed: schema.DeadLetterDismissed, schema.DeadLetterRetried: schema.DeadLetterOpen,
+	} {
 		require.NoError(t, played(t, pool, input, nil).Run(t.Context()))
 		_, err := pool.Exec(t.Context(), `UPDATE dead_letters SET state = $1`, state)
 		require.NoError(t, err)
@@ -215,14 +228,18 @@ func TestRetryOfAnOutdatedProgramDeletesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, played(t, pool, []string{line(1, `{"text":"x"}`)}, nil).Run(t.Context()))
-	_, err := pool.Exec(t.Context(), `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{app.bsky.feed.post}', 'k', 'q', '{}')`)
+	_, err := pool.Exec(t.Context(),
+		`INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{app.bsky.feed.post}', 'k', 'q', '{}')`)
 	require.NoError(t, err)
 	wire := jetstream.Wire(nil)
-	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Storage: consumer.Storage{Pool: pool, Logger: slog.New(slog.DiscardHandler),
-		Wanted: func(string) bool { return true }}}
-	deletion := fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000002,"kind":"commit","commit":{"rev":%q,"operation":"delete",`+
+	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Storage: consumer.Storage{Pool: pool,
+		Logger: slog.New(slog.DiscardHandler), Wanted: func(string) bool { return true }}}
+	deletion := fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000002,"kind":"commit","commit":{"rev":%q,`+
+		`"operation":"delete",`+
 		`"collection":"app.bsky.feed.post","rkey":"r1"}}`, rev(2))
-	err = r.Run(t.Context(), []schema.StoredDeadLetter{{ID: 1, Wire: wire.Name, Raw: []byte(deletion), RawBytes: int64(len(deletion)), RawKept: int64(len(deletion)), FirstSeen: time.Now()}})
+	err = r.Run(t.Context(), []schema.StoredDeadLetter{
+		{ID: 1, Wire: wire.Name, Raw: []byte(deletion), RawBytes: int64(len(deletion)), RawKept: int64(len(deletion)), FirstSeen: time.Now()},
+	})
 	require.ErrorAs(t, err, new(*schema.OutdatedError))
 	require.Len(t, stored(t, pool), 1)
 }

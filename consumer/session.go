@@ -274,7 +274,10 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
-		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames), keeps: s.cfg.Frames}
+		s.open = &batch{
+			wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames),
+			keeps: s.cfg.Frames,
+		}
 		s.pending.Add(1)
 	}
 }
@@ -414,7 +417,8 @@ func (c *Storage) keeps(ev *Event) (bool, string) {
 	}
 	switch ev.Kind {
 	case KindCommit:
-		if deletes := ev.Operation == Delete; !c.Wanted(ev.Collection) && (!deletes || !ev.Lasting) { // a lasting deletion is kept: the collection may be wanted later
+		// a lasting deletion is kept: the collection may be wanted later
+		if deletes := ev.Operation == Delete; !c.Wanted(ev.Collection) && (!deletes || !ev.Lasting) {
 			return false, "ignored"
 		} else if deletes {
 			return true, "delete"

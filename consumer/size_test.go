@@ -20,7 +20,8 @@ func TestNetworkBytes(t *testing.T) {
 		`{"n":[0,23,24,255,256,65535,65536,-24,-25,4294967296,-9007199254740991]}`,
 		`{"text":"` + strings.Repeat(`\u0001`, 5000) + `"}`, `{"text":"\u00e9\u20ac\ud83d\ude00 é€😀 \u2028"}`,
 		`{"text":"` + strings.Repeat(`\u0000`, 300) + `"}`, `{"\u0001\u0002":"` + strings.Repeat("x", 70_000) + `"}`,
-		`{"links":[` + strings.Repeat(link+",", 100) + link + `]}`, `{"b":{"$bytes":"` + strings.Repeat("AAAA", 1000) + `"},"c":{"$bytes":"AA"},"d":"$link"}`,
+		`{"links":[` + strings.Repeat(link+",", 100) + link + `]}`,
+		`{"b":{"$bytes":"` + strings.Repeat("AAAA", 1000) + `"},"c":{"$bytes":"AA"},"d":"$link"}`,
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

@@ -25,10 +25,14 @@ func (s rewinding) Capabilities() Capabilities { return Capabilities{Rewind: s.b
 // resume rewinds, unless the configuration does.
 func TestASourceSaysHowFarAResumeRewinds(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ source, config, want time.Duration }{{0, 0, 5 * time.Minute}, {time.Hour, 0, time.Hour}, {time.Hour, time.Minute, time.Minute}} {
+	for _, c := range []struct{ source, config, want time.Duration }{
+		{0, 0, 5 * time.Minute}, {time.Hour, 0, time.Hour}, {time.Hour, time.Minute, time.Minute},
+	} {
 		made, err := New(Config{
-			Storage: Storage{Pool: &pgxpool.Pool{}, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
-			Stream:  "s", Owner: "o", Source: rewinding{by: c.source}, Rewind: c.config,
+			Storage: Storage{Pool: &pgxpool.Pool{}, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
+				return nil
+			}, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
+			Stream: "s", Owner: "o", Source: rewinding{by: c.source}, Rewind: c.config,
 		})
 		require.NoError(t, err)
 		require.Equal(t, c.want, made.cfg.Rewind)

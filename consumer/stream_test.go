@@ -70,8 +70,11 @@ func (s *stream) consumer(change func(*consumer.Config), endpoints ...string) *c
 		endpoints = []string{s.net.Endpoint()}
 	}
 	cfg := consumer.Config{
-		Storage: consumer.Storage{Pool: s.pool, Logger: logger, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: func(collection string) bool { return collection == schema.PostCollection }},
-		Stream:  "s", Owner: s.t.Name(), Source: s.wire.source(s.t, endpoints, s.ping, logger), Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond,
+		Storage: consumer.Storage{Pool: s.pool, Logger: logger, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
+			return nil
+		}, Wanted: func(collection string) bool { return collection == schema.PostCollection }},
+		Stream: "s", Owner: s.t.Name(), Source: s.wire.source(s.t, endpoints, s.ping, logger), Start: consumer.Cursor{Kind: consumer.CursorSeq},
+		BatchInterval: 10 * time.Millisecond,
 	}
 	if change != nil {
 		change(&cfg)
@@ -323,7 +326,8 @@ func TestLostEventsAreAGap(t *testing.T) {
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 300 * time.Millisecond })
 		defer stop()
 		s.until(1, allGaps)
-		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE stream = 's' AND to_at - from_at BETWEEN '55 minutes' AND '65 minutes' AND closed_at IS NULL`))
+		require.Equal(t, 1, count(t, s.pool, `
+			SELECT count(*) FROM gaps WHERE stream = 's' AND to_at - from_at BETWEEN '55 minutes' AND '65 minutes' AND closed_at IS NULL`))
 	})
 }
 

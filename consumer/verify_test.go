@@ -24,7 +24,8 @@ func newVerifier(t *testing.T, n *simnet.Net, chained bool) *firehose.Verifier {
 	t.Helper()
 	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Retries: []time.Duration{}})
 	require.NoError(t, err)
-	return firehose.NewVerifier(firehose.VerifierConfig{Chained: chained, Wait: time.Minute, Spacing: time.Nanosecond, Refresh: time.Nanosecond,
+	return firehose.NewVerifier(firehose.VerifierConfig{Chained: chained, Wait: time.Minute, Spacing: time.Nanosecond,
+		Refresh: time.Nanosecond,
 		Key: func(ctx context.Context, did string) (atcrypto.PublicKey, error) {
 			key, err := api.SigningKey(ctx, did)
 			if errors.Is(err, bluesky.ErrNoKey) {
@@ -41,7 +42,9 @@ func verifiedWire(t *testing.T, n jetstreamNet, chained bool) wire {
 	w.decodes = firehose.Wire(nil, newVerifier(t, n.Net, false))
 	w.source = func(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 		t.Helper()
-		source, err := firehose.New(firehose.Config{Config: shortWaits(endpoints, ping, log), Wanted: func(name string) bool { return name == schema.PostCollection }, Verifier: newVerifier(t, n.Net, chained)})
+		source, err := firehose.New(firehose.Config{Config: shortWaits(endpoints, ping, log), Wanted: func(name string) bool {
+			return name == schema.PostCollection
+		}, Verifier: newVerifier(t, n.Net, chained)})
 		require.NoError(t, err)
 		return source
 	}
@@ -97,13 +100,18 @@ func TestForgeriesAreNeverStored(t *testing.T) {
 		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = $1 AND cid = $2`, did, cid), "a replay undid the edit")
 	}
 	// Three forgeries, and the three commits from before the rotation, because the directory has only the later key.
-	for cause, refused := range map[string]int{"the signature is not of the account's key": 8 * (3 + 3), "the signature is not in the canonical form": 8} {
-		require.Equal(t, refused, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent' AND cause = $1`, cause))
+	for cause, refused := range map[string]int{
+		"the signature is not of the account's key": 8 * (3 + 3), "the signature is not in the canonical form": 8,
+	} {
+		require.Equal(t, refused, count(t, s.pool, `
+			SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent' AND cause = $1`, cause))
 	}
-	require.Equal(t, 16, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode'`), "dead letters of blocks that do not match their CIDs")
+	require.Equal(t, 16, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode'`),
+		"dead letters of blocks that do not match their CIDs")
 
 	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"firehose": s.wire.decodes} })
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state <> 'open'`), "a retry must verify the commits again and refuse them")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state <> 'open'`),
+		"a retry must verify the commits again and refuse them")
 	s.holds(s.posts())
 	require.Zero(t, count(t, s.pool, forged))
 }
@@ -251,8 +259,10 @@ func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 	retried(t, s.pool, again)
 	s.holds(s.posts())
 	require.Zero(t, count(t, s.pool, forged))
-	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND class = 'permanent'`), "the forgery must not be retried automatically")
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND class = 'permanent'`),
+		"the forgery must not be retried automatically")
 	require.Equal(t, 24, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried'`))
 	require.Equal(t, []string{unknown[0]}, s.marked(), "a retry that refuses a commit desynchronizes too")
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts WHERE record ->> 'text' = 'first'`), "the newest revision wins, in whatever order they arrive")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts WHERE record ->> 'text' = 'first'`),
+		"the newest revision wins, in whatever order they arrive")
 }

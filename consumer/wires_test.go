@@ -37,7 +37,10 @@ func wires() []wire {
 		{"jetstream events", jetstream.Wire(nil), eventsNetwork, jetstreamSource, true, "cursor_kind=time", false},
 		{"toy", toyWire(), newToyNet, toySourceOf, true, "cursor=0 cursor_kind=seq", false},
 		{"firehose", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{}), firehoseSource, true, "cursor_kind=time", false},
-		{"firehose of a silent, inclusive relay", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{Silent: true, Inclusive: true}), firehoseSource, true, "cursor_kind=time", true},
+		{
+			"firehose of a silent, inclusive relay", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{Silent: true, Inclusive: true}),
+			firehoseSource, true, "cursor_kind=time", true,
+		},
 	}
 }
 
@@ -136,7 +139,9 @@ func (n jetstreamNet) lowered() int64 { return 4 * int64(n.Fired()[simnet.Renumb
 func (n jetstreamNet) Happened() []happened {
 	var all []happened
 	for _, e := range n.Log().Entries() {
-		h := happened{did: e.DID, rkey: e.Rkey, post: e.Kind == "commit" && e.Collection == schema.PostCollection, there: e.Record != nil, at: e.TimeUS}
+		h := happened{
+			did: e.DID, rkey: e.Rkey, post: e.Kind == "commit" && e.Collection == schema.PostCollection, there: e.Record != nil, at: e.TimeUS,
+		}
 		if e.Kind == "account" {
 			h.status = e.Status
 			if e.Active {

@@ -62,7 +62,8 @@ func TestFullDiskOfTheArchive(t *testing.T) {
 	root, fill, free, says := fillable(t, "archive", "tmp")
 	url := schematest.NewURL(t)
 	pool := open(t, url)
-	env := append(reads(n, url), "WEIR_ARCHIVE=dir:"+filepath.Join(root, "archive"), "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "TMPDIR="+filepath.Join(root, "tmp"))
+	env := append(reads(n, url), "WEIR_ARCHIVE=dir:"+filepath.Join(root, "archive"), "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false",
+		"TMPDIR="+filepath.Join(root, "tmp"))
 	k := &killing{t: t, net: n, process: start(t, env, "serve")}
 	eventually.True(t, func() bool {
 		stored, err := tryCount(pool, `SELECT count(*) FROM segments WHERE synced_at IS NOT NULL`)
@@ -76,7 +77,8 @@ func TestFullDiskOfTheArchive(t *testing.T) {
 		if open, err := tryCount(pool, `SELECT count(*) FROM archive_open`); err == nil && open == 0 {
 			n.Play(100) // the others fitted into that space
 		}
-		failed, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE queue = 'archive' AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%`+says+`'`)
+		failed, err := tryCount(pool, `
+			SELECT count(*) FROM river_job WHERE queue = 'archive' AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%`+says+`'`)
 		return err == nil && failed > 0
 	}, 20*time.Millisecond, "no job has met it")
 	eventually.True(t, func() bool {
@@ -86,7 +88,8 @@ func TestFullDiskOfTheArchive(t *testing.T) {
 		return count(t, pool, `SELECT count(*) FROM archive_open`) > 0
 	}, 20*time.Millisecond, "events must wait in the database while the disk is full")
 	free()
-	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) }, "not everything is in the store")
+	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) },
+		"not everything is in the store")
 	stopServe(t, k.process)
 	require.Empty(t, notOnce(onceEach(n), archivedIn(t, filepath.Join(root, "archive"))))
 	require.Contains(t, succeed(t, env, "archive", "verify"), " records")

@@ -82,7 +82,8 @@ func (a *archiveKills) kills() {
 func (a *archiveKills) deletes() {
 	a.t.Helper()
 	for _, one := range a.net.Accounts() {
-		if one.Status == "" && slices.ContainsFunc(a.net.Log().Entries(), func(e *simnet.Entry) bool { return e.DID == one.DID && e.Collection == "app.bsky.feed.post" }) {
+		if one.Status == "" && slices.ContainsFunc(a.net.Log().Entries(),
+			func(e *simnet.Entry) bool { return e.DID == one.DID && e.Collection == "app.bsky.feed.post" }) {
 			require.NoError(a.t, a.net.Delete(one.DID))
 			return
 		}
@@ -114,7 +115,9 @@ func (a *archiveKills) killsInSeal() {
 func (a *archiveKills) meetsNoBucket() {
 	a.t.Helper()
 	eventually.True(a.t, func() bool {
-		n, err := tryCount(a.pool, `SELECT count(*) FROM river_job WHERE queue = 'archive' AND finalized_at IS NULL AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%connection refused%'`)
+		n, err := tryCount(a.pool, `
+			SELECT count(*) FROM river_job WHERE queue = 'archive' AND finalized_at IS NULL
+			    AND errors[array_upper(errors, 1)] ->> 'error' LIKE '%connection refused%'`)
 		return err == nil && n > 0
 	}, 20*time.Millisecond, "no job has met it: %s", tail(a.process.stderr.String(), 2000))
 }
@@ -142,15 +145,16 @@ func TestKilledArchive(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n, server, b, folder := busyNetwork(t), schematest.Server(t), newBucket(t), t.TempDir()
-	settings := slices.Concat(b.env(), []string{"WEIR_ARCHIVE_INTERVAL=1s", "WEIR_ARCHIVE_FORGET=1s", "WEIR_RESOLVE_LINKS=false", "TMPDIR=" + folder,
-		"WEIR_JOB_TIMEOUT=5s", "WEIR_RESCUE_AFTER=6s"}) // a job of the archive that is slow three times waits for an hour
+	settings := slices.Concat(b.env(), []string{"WEIR_ARCHIVE_INTERVAL=1s", "WEIR_ARCHIVE_FORGET=1s", "WEIR_RESOLVE_LINKS=false",
+		"TMPDIR=" + folder, "WEIR_JOB_TIMEOUT=5s", "WEIR_RESCUE_AFTER=6s"}) // a job of the archive that is slow three times waits for an hour
 	a := &archiveKills{killing: &killing{t: t, net: n, server: server, env: append(reads(n, server.URL("weir")), settings...)}, bucket: b}
 	succeed(t, a.env, "migrate")
 	a.pool = open(t, server.URL("weir"))
 	a.killsInSeal()
 	for _, step := range []string{
 		"before PUT segment", "after PUT segment", "before GET segment", "before PUT manifest", "after PUT manifest",
-		"after PUT jsonl", "after PUT authors", "before PUT later segment", "after PUT later segment", "before PUT later manifest", "after PUT later manifest",
+		"after PUT jsonl", "after PUT authors", "before PUT later segment", "after PUT later segment", "before PUT later manifest",
+		"after PUT later manifest",
 	} {
 		a.killsIn(step)
 	}

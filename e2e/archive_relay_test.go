@@ -73,7 +73,8 @@ func TestRelayIsRebuilt(t *testing.T) {
 	cancel()
 	k.synchronized()
 	k.drain(pool)
-	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) }, "not everything is in the store")
+	finishes(t, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) },
+		"not everything is in the store")
 	stopServe(t, k.process)
 	archived, several := map[string]int{}, 0
 	eachArchived(t, root, func(frame []byte) {

@@ -122,7 +122,8 @@ func restorable(t *testing.T, pool *pgxpool.Pool) map[string]int {
 	for _, sql := range []string{
 		`SELECT collection || ' ' || did || ' ' || rkey || ' ' || rev || ' ' || cid || ' ' || created_at || ' ' || record FROM records` + kept,
 		`SELECT collection || ' ' || did || ' ' || rkey || ' ' || rev FROM tombstones` + kept,
-		`SELECT did || ' ' || rkey || ' ' || identity || ' ' || shared_at FROM shares JOIN links ON links.id = link_id` + kept + `AND how = 'post'`,
+		`SELECT did || ' ' || rkey || ' ' || identity || ' ' || shared_at FROM shares JOIN links ON links.id = link_id` + kept +
+			`AND how = 'post'`,
 		`SELECT did || ' ' || status FROM accounts WHERE status <> 'active'`,
 	} {
 		for _, row := range texts(t, pool, sql) {
@@ -249,11 +250,15 @@ func TestRebuiltEqualsRunning(t *testing.T) {
 	database, second := schematest.NewURL(t), schematest.NewURL(t)
 	pool, hub := open(t, database), n.Hub()
 	root := t.TempDir()
-	settings := []string{"WEIR_ARCHIVE=dir:" + root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "WEIR_FETCH_CARDS=false", "WEIR_GAP_THRESHOLD=1ms"}
+	settings := []string{
+		"WEIR_ARCHIVE=dir:" + root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "WEIR_FETCH_CARDS=false", "WEIR_GAP_THRESHOLD=1ms",
+	}
 	env := slices.Concat(follower(n, database), settings, []string{"WEIR_WATCH=" + hub.DID})
 	serve := start(t, env, "serve")
 	finishes(t, 50*time.Millisecond, func() (int, error) {
-		return tryCount(pool, `SELECT 1 - least(1, (SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL)) + (SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND finalized_at IS NULL)`)
+		return tryCount(pool, `
+			SELECT 1 - least(1, (SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL)) + (SELECT count(*) FROM river_job
+			    WHERE kind = 'backfill_account' AND finalized_at IS NULL)`)
 	}, "the past is not read")
 	stop := live(t, n, 100)
 	eventually.True(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) > 0 }, 20*time.Millisecond)
@@ -265,18 +270,22 @@ func TestRebuiltEqualsRunning(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `DELETE FROM posts WHERE rkey = (SELECT max(rkey) FROM posts)`)
 	require.NoError(t, err)
 	serve = start(t, env, "serve")
-	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL`) == 1 }, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL`) == 1 },
+		20*time.Millisecond)
 	require.NoError(t, n.Unfollow(hub.DID, n.Follows(hub.DID)[0]))
 	succeed(t, env, "watch", "sync")
 	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM purge_queue`) == 1 }, 20*time.Millisecond)
-	links := texts(t, pool, `SELECT url FROM (SELECT DISTINCT l.url FROM links AS l JOIN shares AS s ON s.named_id = l.id WHERE s.did IN (SELECT did FROM watch_members)) AS l ORDER BY 1 LIMIT 4`)
+	links := texts(t, pool, `
+		SELECT url FROM (SELECT DISTINCT l.url FROM links AS l JOIN shares AS s ON s.named_id = l.id WHERE s.did IN (SELECT did
+		    FROM watch_members)) AS l ORDER BY 1 LIMIT 4`)
 	succeed(t, env, "link", "merge", links[0], links[1])
 	succeed(t, env, "link", "merge", links[2], links[3])
 	succeed(t, env, "link", "split", links[2])
 	since := count(t, pool, `SELECT max(id) FROM river_job`)
 	finishes(t, 50*time.Millisecond, func() (int, error) {
 		return tryCount(pool, fmt.Sprintf(`
-SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job WHERE state IN ('available', 'running') AND NOT 'periodic' = ANY (tags))
+SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job
+    WHERE state IN ('available', 'running') AND NOT 'periodic' = ANY (tags))
      + (SELECT 1 - least(1, count(*)) FROM river_job WHERE kind = 'snapshot_archive' AND state = 'completed' AND id > %d)`, since))
 	}, "not everything is in the store")
 	stopServe(t, serve)
@@ -299,7 +308,8 @@ SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job WHE
 		return err == nil && begun > 50
 	}, time.Millisecond)
 	killed.kill()
-	require.Zero(t, count(t, rebuilt, `SELECT count(*) FROM streams WHERE wire <> 'recording'`), "the rebuild left streams other than recordings")
+	require.Zero(t, count(t, rebuilt, `SELECT count(*) FROM streams WHERE wire <> 'recording'`),
+		"the rebuild left streams other than recordings")
 	succeed(t, env, "archive", "rebuild", "--database")
 	stdout, stderr, code := weir(t, env, "compare", "--with", database)
 	require.Zero(t, code, stdout+stderr)

@@ -58,7 +58,8 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (did string, rkeys []string) {
 	t.Helper()
 	did = texts(t, pool, `SELECT did FROM posts JOIN watch_members USING (did) GROUP BY did ORDER BY count(*) DESC, did LIMIT 1`)[0]
-	rkeys = texts(t, pool, fmt.Sprintf(`SELECT rkey FROM posts WHERE did = '%s' AND rkey ~ '^3' AND created_at < now() - interval '5 minutes'`, did))
+	rkeys = texts(t, pool,
+		fmt.Sprintf(`SELECT rkey FROM posts WHERE did = '%s' AND rkey ~ '^3' AND created_at < now() - interval '5 minutes'`, did))
 	require.GreaterOrEqual(t, len(rkeys), posts)
 	e, err := n.PostNow(did, "now")
 	require.NoError(t, err)
@@ -78,7 +79,9 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.Empty(t, faults)
 	require.InDelta(t, 1, *sum.Score, 0)
 	require.Greater(t, sum.Records, 50)
-	require.Equal(t, count(t, pool, `SELECT count(DISTINCT did) FROM watch_members AS w WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status <> 'active')`), sum.Accounts)
+	require.Equal(t, count(t, pool, `
+		SELECT count(DISTINCT did) FROM watch_members AS w
+		WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status <> 'active')`), sum.Accounts)
 
 	did, rkeys := someoneBusy(t, n, pool, 4)
 	before := stored(t, pool)
@@ -90,9 +93,13 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 		`UPDATE posts SET cid = 'another', record = '{"text": "another"}'`+where(rkeys[2]),
 		`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) SELECT collection, did, rkey, rev, now() FROM posts`+where(rkeys[3]),
 		`DELETE FROM posts`+where(rkeys[3]),
-		fmt.Sprintf(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', '%s', '%s', '%[2]s', 'c', now(), '{}')`, did, forged),
-		fmt.Sprintf(`INSERT INTO links (identity, url, site, first_seen) VALUES ('https://forged.example/', 'https://forged.example/', 'forged.example', now());
-			INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT '%s', 'app.bsky.feed.post', '%s', id, id, 'post', now() FROM links WHERE url = 'https://forged.example/'`, did, forged))
+		fmt.Sprintf(`
+			INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record)
+			VALUES ('app.bsky.feed.post', '%s', '%s', '%[2]s', 'c', now(), '{}')`, did, forged),
+		fmt.Sprintf(`INSERT INTO links (identity, url, site, first_seen)
+			VALUES ('https://forged.example/', 'https://forged.example/', 'forged.example', now());
+			INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+			SELECT '%s', 'app.bsky.feed.post', '%s', id, id, 'post', now() FROM links WHERE url = 'https://forged.example/'`, did, forged))
 	want := []string{"extra " + forged, "missing " + rkeys[0], "missing " + rkeys[3], "stale " + rkeys[1], "stale " + rkeys[2]}
 	slices.Sort(want)
 	sum, faults = audited(t, env, "--all")
@@ -102,7 +109,10 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.NotEqual(t, before, stored(t, pool), "an audit without --repair restored the posts")
 
 	metrics := measured(t, serve.opsURL(t), "")
-	for _, line := range []string{`weir_audit_faults{fault="missing"} 2`, `weir_audit_faults{fault="extra"} 1`, `weir_audit_faults{fault="stale"} 2`, `weir_audit_failures 0`, `weir_audit_score 0.9`} {
+	for _, line := range []string{
+		`weir_audit_faults{fault="missing"} 2`, `weir_audit_faults{fault="extra"} 1`, `weir_audit_faults{fault="stale"} 2`,
+		`weir_audit_failures 0`, `weir_audit_score 0.9`,
+	} {
 		require.Contains(t, metrics, "\n"+line)
 	}
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditScore")
@@ -119,7 +129,8 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.NotContains(t, succeed(t, env, "status"), "WeirAuditScore")
 	oracle := fold(n.Log().Entries())
 	for _, rkey := range rkeys[:4] { // compare the contents, not only the keys
-		require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE rkey = '%s' AND record = $$%s$$::jsonb`, rkey, oracle.records[recordKey{"app.bsky.feed.post", did, rkey}].record)))
+		require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE rkey = '%s' AND record = $$%s$$::jsonb`, rkey,
+			oracle.records[recordKey{"app.bsky.feed.post", did, rkey}].record)))
 	}
 }
 

@@ -49,7 +49,9 @@ func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
 	k := begin(t, busyNetwork(t), lost, as(t, "weir_owner", lost.URL("weir")), as(t, "weir_app", lost.URL("weir")))
 	stop := live(t, k.net, 100)
 	k.progress(10)
-	made := open(t, lost.URL("weir")) // pg_dump reads some of the catalog as of its start, and some as it is: no partition may be renamed meanwhile
+	// pg_dump reads some of the catalog as of its start, and some as it is: no partition may be renamed
+	// meanwhile
+	made := open(t, lost.URL("weir"))
 	eventually.True(t, func() bool {
 		return count(t, made, `SELECT count(DISTINCT parent) FROM partitions WHERE NOT ahead AND ends > now() + interval '47 hours'`) == 2
 	}, 50*time.Millisecond, "the partitions of posts and shares are not made")

@@ -220,7 +220,8 @@ func (a *against) quiet() {
 	a.b.Helper()
 	eventually.True(a.b, func() bool {
 		var others int
-		err := a.admin.QueryRow(a.b.Context(), `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&others)
+		err := a.admin.QueryRow(a.b.Context(), `
+			SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&others)
 		return err == nil && others == 0
 	}, 20*time.Millisecond)
 }
@@ -307,7 +308,8 @@ func (a *against) report(base, changed []costs) {
 				a.b.Errorf("%s: %.3f times the base's: expected at most %.2f", name, ratio, limit)
 			}
 		}
-		table.line(what, figure, fmt.Sprintf("%.2f", before), fmt.Sprintf("%.1f %%", beforeSpread), fmt.Sprintf("%.2f", after), fmt.Sprintf("%.1f %%", afterSpread), fmt.Sprintf("%.3f", ratio), fmt.Sprintf("%.3f", paired(base, changed, name)), cell)
+		table.line(what, figure, fmt.Sprintf("%.2f", before), fmt.Sprintf("%.1f %%", beforeSpread), fmt.Sprintf("%.2f", after),
+			fmt.Sprintf("%.1f %%", afterSpread), fmt.Sprintf("%.3f", ratio), fmt.Sprintf("%.3f", paired(base, changed, name)), cell)
 	}
 	publish(a.b, table.String())
 }

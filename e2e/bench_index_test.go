@@ -26,11 +26,14 @@ func BenchmarkIndex(b *testing.B) {
 	server := benchServer(b)
 	file, _ := benchRecording(b, simnet.MixPosts, events, newPost)
 	database, pool := benchDatabase(b, server)
-	env := []string{"DATABASE_URL=" + database, "WEIR_RETENTION=0", "WEIR_ARCHIVE=dir:" + b.TempDir(), "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false"}
+	env := []string{
+		"DATABASE_URL=" + database, "WEIR_RETENTION=0", "WEIR_ARCHIVE=dir:" + b.TempDir(), "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false",
+	}
 	ingest := start(b, env, "ingest", "--work=false", file)
 	require.Zero(b, ingest.wait(b, 5*time.Minute), ingest.stderr.String())
 	work := start(b, env, "work", "--queues", "archive")
-	finishes(b, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) }, "not everything is in the store")
+	finishes(b, 50*time.Millisecond, func() (int, error) { return tryCount(pool, `SELECT count(*) FROM archive_open`) },
+		"not everything is in the store")
 	work.kill()
 
 	clickHouse := clickhousetest.Start(b)
@@ -40,7 +43,8 @@ func BenchmarkIndex(b *testing.B) {
 	}, "not everything is indexed")
 	work.kill()
 	const times = `
-SELECT extract(epoch FROM (SELECT max(indexed_at) FROM segments WHERE index_attempt > 0) - min(attempted_at))::float8 FROM river_job WHERE kind = 'index_segment'`
+SELECT extract(epoch FROM (SELECT max(indexed_at) FROM segments WHERE index_attempt > 0) - min(attempted_at))::float8 FROM river_job
+WHERE kind = 'index_segment'`
 	var took float64
 	require.NoError(b, pool.QueryRow(b.Context(), times).Scan(&took))
 	ask := func(query string, body []byte) []byte {

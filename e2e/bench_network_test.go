@@ -18,7 +18,9 @@ const networkPast = 200_000
 // archive into an empty database, while five hundred live events a second arrive. It prints the rates,
 // their ratio, and the peak of the memory of the process that reads the archive.
 func BenchmarkNetworkBackfill(b *testing.B) {
-	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 20_000, History: networkPast, HistorySpan: 6 * time.Hour, Archive: &simnet.Archive{}})
+	n, err := simnet.New(simnet.Config{
+		Seed: 5, Accounts: 20_000, History: networkPast, HistorySpan: 6 * time.Hour, Archive: &simnet.Archive{},
+	})
 	require.NoError(b, err)
 	require.NoError(b, n.Start("127.0.0.1:0"))
 	b.Cleanup(n.Stop)
@@ -27,7 +29,10 @@ func BenchmarkNetworkBackfill(b *testing.B) {
 	for b.Loop() {
 		url, pool := benchDatabase(b, server)
 		env := func(database, start string) []string {
-			return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=" + start, "WEIR_LISTEN=127.0.0.1:0", "WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_LOG_LEVEL=warn"}
+			return []string{
+				"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=" + start, "WEIR_LISTEN=127.0.0.1:0", "WEIR_RETENTION=0",
+				"WEIR_HISTORY=manual", "WEIR_LOG_LEVEL=warn",
+			}
 		}
 		began := time.Now()
 		consuming := start(b, env(url, "oldest"), "serve")
@@ -51,7 +56,8 @@ func BenchmarkNetworkBackfill(b *testing.B) {
 		eventually.True(b, func() bool {
 			if !sealed && done(`SELECT count(*) FROM network_backfills WHERE problem LIKE 'the newest%'`)() {
 				n.SealArchive()
-				_, err := pool.Exec(b.Context(), `UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'backfill_network' AND state = 'scheduled'`)
+				_, err := pool.Exec(b.Context(), `
+					UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'backfill_network' AND state = 'scheduled'`)
 				sealed = err == nil
 			}
 			return done(`SELECT count(*) FROM network_backfills WHERE completed_at IS NOT NULL`)()

@@ -68,7 +68,9 @@ func BenchmarkPage(b *testing.B) {
 	p.serve = start(b, append(alone(n, url), "WEIR_LISTEN=127.0.0.1:0"), "serve")
 	p.url = strings.TrimSuffix(p.serve.page(b), "/")
 	eventually.True(b, func() bool { // wait until everything is counted
-		left, err := tryCount(pool, `SELECT (SELECT count(*) FROM pending_counts) + (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') + CASE WHEN EXISTS (SELECT FROM count_state) THEN 0 ELSE 1 END`)
+		left, err := tryCount(pool, `
+			SELECT (SELECT count(*) FROM pending_counts) + (SELECT count(*) FROM river_job
+			    WHERE kind = 'process_posts' AND state <> 'completed') + CASE WHEN EXISTS (SELECT FROM count_state) THEN 0 ELSE 1 END`)
 		return err == nil && left == 0
 	}, 50*time.Millisecond)
 	ctx, cancel := context.WithCancel(b.Context())

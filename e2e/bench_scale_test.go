@@ -30,7 +30,8 @@ func BenchmarkWorkersWithLatency(b *testing.B) {
 		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
 			for b.Loop() {
 				database, pool := benchDatabase(b, server)
-				require.Zero(b, start(b, []string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENTS=50"}, "ingest", "--work=false", file).wait(b, 5*time.Minute))
+				require.Zero(b,
+					start(b, []string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENTS=50"}, "ingest", "--work=false", file).wait(b, 5*time.Minute))
 				at, err := url.Parse(database)
 				require.NoError(b, err)
 				slow := newProxy(b, "postgres", at.Host)
@@ -67,7 +68,8 @@ WITH jobs AS MATERIALIZED (
 ), started AS (
     SELECT max(s.at) AS at, count(*) AS processes FROM (SELECT min(attempted_at) AS at FROM jobs GROUP BY process) AS s
 )
-SELECT (max(j.finalized_at) - s.at) * count(*)::float8 / count(*) FILTER (WHERE j.finalized_at > s.at), s.processes FROM jobs AS j, started AS s GROUP BY s.at, s.processes`).Scan(&took, &worked))
+SELECT (max(j.finalized_at) - s.at) * count(*)::float8 / count(*) FILTER (WHERE j.finalized_at > s.at), s.processes
+FROM jobs AS j, started AS s GROUP BY s.at, s.processes`).Scan(&took, &worked))
 	require.Equal(b, processes, worked)
 	for _, p := range fleet {
 		p.signal(syscall.SIGTERM)
@@ -90,13 +92,15 @@ func BenchmarkBurst(b *testing.B) {
 		eventually.True(b, func() bool {
 			// Reading the dates of all shares takes 50 ms, so it happens only at the end.
 			const sql = `
-SELECT CASE WHEN EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') OR EXISTS (SELECT FROM pending_counts) THEN 1
+SELECT CASE WHEN EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed')
+    OR EXISTS (SELECT FROM pending_counts) THEN 1
        ELSE (SELECT count(*) FROM count_state WHERE counted < (SELECT max(pg_xact_commit_timestamp(xmin)) FROM shares)) END`
 			left, err := tryCount(pool, sql)
 			return err == nil && left == 0
 		}, 20*time.Millisecond)
 		require.NoError(b, pool.QueryRow(b.Context(), `
-SELECT 1000 * extract(epoch FROM (SELECT pg_xact_commit_timestamp(xmin) FROM count_state) - (SELECT max(pg_xact_commit_timestamp(xmin)) FROM shares))::float8`).Scan(&late))
+SELECT 1000 * extract(epoch FROM (SELECT pg_xact_commit_timestamp(xmin) FROM count_state) - (SELECT max(pg_xact_commit_timestamp(xmin))
+    FROM shares))::float8`).Scan(&late))
 		work.signal(syscall.SIGTERM)
 		require.Zero(b, work.wait(b, time.Minute))
 		b.ReportMetric(late, "ms-to-order")

@@ -310,12 +310,14 @@ func BenchmarkColdStart(b *testing.B) {
 		require.NoError(b, n.Start("127.0.0.1:0"))
 		n.SetLatency(50 * time.Millisecond)
 		cmd := exec.Command(binary, "serve")
-		cmd.Env = append(alone(n, url), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_WATCH="+n.Hub().Handle,
-			"WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m")
+		cmd.Env = append(alone(n, url), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(),
+			"WEIR_WATCH="+n.Hub().Handle, "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m")
 		started := time.Now()
 		require.NoError(b, cmd.Start())
 		eventually.True(b, func() bool {
-			n, err := tryCount(pool, `SELECT count(*) FROM watch_members AS w WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))
+			n, err := tryCount(pool,
+				`SELECT count(*) FROM watch_members AS w
+			WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))
 				UNION ALL SELECT 1 WHERE NOT EXISTS (SELECT FROM watch_members) ORDER BY 1 DESC LIMIT 1`)
 			return err == nil && n == 0
 		}, 20*time.Millisecond)

@@ -39,23 +39,31 @@ func fillPages(b *testing.B, pool *pgxpool.Pool, shares int) {
 		args []any
 	}{
 		{`SET session_replication_role = replica`, nil}, // without triggers: the shares are counted at the end
-		{`INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example' FROM generate_series(0, $1::int - 1) AS n`, []any{accounts}},
-		{`INSERT INTO links (identity, url, site, first_seen) SELECT 'site' || n % 5000 || '.example/' || n, 'https://site' || n % 5000 || '.example/' || n, 'site' || n % 5000 || '.example', now() FROM generate_series(1, $1::int) AS n`, []any{links}},
+		{`
+			INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example'
+			FROM generate_series(0, $1::int - 1) AS n`, []any{accounts}},
+		{`
+			INSERT INTO links (identity, url, site, first_seen)
+			SELECT 'site' || n % 5000 || '.example/' || n, 'https://site' || n % 5000 || '.example/' || n, 'site' || n % 5000 || '.example',
+			    now() FROM generate_series(1, $1::int) AS n`, []any{links}},
 		{`
 INSERT INTO claims (id, link_id, hash, url, site, title, description) OVERRIDING SYSTEM VALUE
-SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k), repeat('A description. ', 10) FROM links AS l, generate_series(0, 1) AS k`, nil},
+SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k),
+    repeat('A description. ', 10) FROM links AS l, generate_series(0, 1) AS k`, nil},
 		{`
 INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, named_id, claim_id)
 SELECT 'did:plc:' || lpad(account::text, 24, '0'), 'app.bsky.feed.post', tid_floor(at), 'post', at, link, link, 2 * link + n % 2
 FROM (
-    SELECT n, floor(random() * $3)::int AS account, CASE WHEN n % 33 = 0 THEN 1 ELSE 1 + floor(random() ^ 4 * $2)::int END AS link, now() - interval '1 day' * (n / $1::float8) AS at
+    SELECT n, floor(random() * $3)::int AS account, CASE WHEN n % 33 = 0 THEN 1 ELSE 1 + floor(random() ^ 4 * $2)::int END AS link,
+        now() - interval '1 day' * (n / $1::float8) AS at
     FROM generate_series(1, $1::int) AS n
 ) AS s
 ON CONFLICT DO NOTHING`, []any{shares, links, accounts}},
 		{`INSERT INTO watches (target, kind) SELECT 'w' || n || '.example', 'follows' FROM generate_series(1, 1000) AS n`, nil},
 		{`
 INSERT INTO watch_members (watch_id, did)
-SELECT w.id, 'did:plc:' || lpad(((w.id * 7919 + k) % $1::int)::text, 24, '0') FROM watches AS w, generate_series(1, 1000) AS k`, []any{accounts}},
+SELECT w.id, 'did:plc:' || lpad(((w.id * 7919 + k) % $1::int)::text, 24, '0') FROM watches AS w, generate_series(1, 1000) AS k`,
+			[]any{accounts}},
 		{`VACUUM ANALYZE`, nil},
 		{`RESET session_replication_role`, nil},
 	} {
@@ -79,7 +87,8 @@ func liven(b *testing.B, pool *pgxpool.Pool, shares int) {
 INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, named_id, claim_id)
 SELECT 'did:plc:' || lpad(account::text, 24, '0'), 'app.bsky.feed.post', tid_floor(at), 'post', at, link, link, 2 * link
 FROM (
-    SELECT clock_timestamp() + n * interval '1 millisecond' AS at, floor(random() * $2)::int AS account, CASE WHEN n = 1 THEN 1 ELSE 1 + floor(random() ^ 4 * $1)::int END AS link
+    SELECT clock_timestamp() + n * interval '1 millisecond' AS at, floor(random() * $2)::int AS account,
+        CASE WHEN n = 1 THEN 1 ELSE 1 + floor(random() ^ 4 * $1)::int END AS link
     FROM generate_series(1, 5) AS n
 ) AS s
 ON CONFLICT DO NOTHING`
@@ -131,7 +140,8 @@ func BenchmarkWholePage(b *testing.B) {
 	b.Cleanup(one.Close)
 	var backend uint32
 	require.NoError(b, one.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
-	handler, err := web.Handler(web.Config{Parts: []web.Part{links.Part("")}, DB: one, Now: time.Now, Logger: slog.New(slog.DiscardHandler)}) // without a cache
+	// without a cache
+	handler, err := web.Handler(web.Config{Parts: []web.Part{links.Part("")}, DB: one, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(b, err)
 	for _, view := range []string{"/", "/?window=1h", "/?window=24h", "/?window=7d", "/?sort=speed", "/?window=24h&watch=w1.example"} {
 		b.Run("view="+view, func(b *testing.B) {

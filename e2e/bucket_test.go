@@ -68,7 +68,10 @@ func (b *bucket) crashes() {
 
 // env returns the variables of a process that archives there.
 func (b *bucket) env() []string {
-	return []string{"WEIR_ARCHIVE=s3://weir/archive", "AWS_ENDPOINT_URL=" + b.server.URL, "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret"}
+	return []string{
+		"WEIR_ARCHIVE=s3://weir/archive", "AWS_ENDPOINT_URL=" + b.server.URL, "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=key",
+		"AWS_SECRET_ACCESS_KEY=secret",
+	}
 }
 
 var lastModified = regexp.MustCompile(`<LastModified>[^<]*</LastModified>`)
@@ -95,7 +98,8 @@ func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	aged := b.aged
 	b.mu.Unlock()
 	if aged && r.URL.Query().Has("list-type") {
-		content = lastModified.ReplaceAll(content, []byte("<LastModified>"+time.Now().Add(-25*time.Hour).UTC().Format(time.RFC3339)+"</LastModified>"))
+		content = lastModified.ReplaceAll(content,
+			[]byte("<LastModified>"+time.Now().Add(-25*time.Hour).UTC().Format(time.RFC3339)+"</LastModified>"))
 		response.Header().Del("Content-Length")
 	}
 	for name, values := range response.Header() {
@@ -126,7 +130,8 @@ func (b *bucket) kindOf(name string) string {
 
 // note records which segments have a manifest.
 func (b *bucket) note(r *http.Request, code int) {
-	if number, _, ok := strings.Cut(path.Base(r.URL.Path), "-"); ok && r.Method == http.MethodPut && code == http.StatusOK && strings.HasSuffix(r.URL.Path, ".json") {
+	if number, _, ok := strings.Cut(path.Base(r.URL.Path), "-"); ok && r.Method == http.MethodPut && code == http.StatusOK &&
+		strings.HasSuffix(r.URL.Path, ".json") {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.done[number] = true

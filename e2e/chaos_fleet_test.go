@@ -18,7 +18,8 @@ import (
 func (c *chaos) launch(name string) {
 	c.t.Helper()
 	command, _, _ := strings.Cut(name, " ")
-	env := append(slices.Clone(c.env), c.clocks[name].env(), "NOTIFY_SOCKET="+c.notified) // without the socket a process does not log that it is ready
+	// without the socket a process does not log that it is ready
+	env := append(slices.Clone(c.env), c.clocks[name].env(), "NOTIFY_SOCKET="+c.notified)
 	if command == "consume" {
 		env = append(env, c.more...)
 	}
@@ -147,7 +148,8 @@ func (c *chaos) recover(after string) time.Duration {
 func (c *chaos) advance(message string, args ...any) {
 	c.t.Helper()
 	mark := c.number(c.net.Log().Last()) + 10 // more than a renumbering lowers a number
-	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(mark - c.position()), nil }, "the stream does not move "+message, args...)
+	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(mark - c.position()), nil }, "the stream does not move "+message,
+		args...)
 }
 
 // progress waits until this many more commits have moved the cursor, so that a fault hits a working
@@ -170,7 +172,8 @@ func (c *chaos) progress(commits int) {
 func (c *chaos) waitCommitted() *simnet.Entry {
 	c.t.Helper()
 	last := c.post("so far")
-	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(c.number(last) - c.position()), nil }, "the end of the stream is not committed")
+	finishes(c.t, 10*time.Millisecond, func() (int, error) { return int(c.number(last) - c.position()), nil },
+		"the end of the stream is not committed")
 	return last
 }
 
@@ -178,7 +181,8 @@ func (c *chaos) waitCommitted() *simnet.Entry {
 func (c *chaos) drain() *simnet.Entry {
 	c.t.Helper()
 	last := c.waitCommitted()
-	finishes(c.t, 50*time.Millisecond, func() (int, error) { return unprocessed(c.pool) }, "jobs are left") // a job that has failed three times is retried after 81 s
+	// a job that has failed three times is retried after 81 s
+	finishes(c.t, 50*time.Millisecond, func() (int, error) { return unprocessed(c.pool) }, "jobs are left")
 	return last
 }
 

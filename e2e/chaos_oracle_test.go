@@ -120,7 +120,9 @@ func (c *chaos) rankingProblems(oracle oracle, end time.Time) (problems []string
 // holeProblems requires one gap over each hole, and no other gap. In a round of followed accounts,
 // whose feeds can be read, the gaps must be closed; otherwise they must be open.
 func holeProblems(ctx context.Context, tx pgx.Tx, holes []hole, closed bool) (problems []string, err error) {
-	const sql = `SELECT from_at, to_at, closed_at IS NOT NULL, concat_ws(' ', stream, from_at, to_at, reason, problem, how_closed) FROM gaps ORDER BY id`
+	const sql = `
+		SELECT from_at, to_at, closed_at IS NOT NULL, concat_ws(' ', stream, from_at, to_at, reason, problem, how_closed) FROM gaps
+		ORDER BY id`
 	type gap struct {
 		From, To time.Time
 		Closed   bool
@@ -143,7 +145,8 @@ func holeProblems(ctx context.Context, tx pgx.Tx, holes []hole, closed bool) (pr
 			}
 		}
 		if over != 1 {
-			problems = append(problems, fmt.Sprintf("gaps: expected one over what the server forgot, %s to %s, found %d", h.from.UTC().Format(time.RFC3339Nano), h.to.UTC().Format(time.RFC3339Nano), over))
+			problems = append(problems, fmt.Sprintf("gaps: expected one over what the server forgot, %s to %s, found %d",
+				h.from.UTC().Format(time.RFC3339Nano), h.to.UTC().Format(time.RFC3339Nano), over))
 		}
 	}
 	for _, g := range gaps {

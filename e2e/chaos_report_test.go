@@ -151,7 +151,8 @@ func (a responses) summary() string {
 	for _, status := range slices.Sorted(maps.Keys(a.statuses)) {
 		parts = append(parts, fmt.Sprintf("%d of status %d", a.statuses[status], status))
 	}
-	return fmt.Sprintf("%s; %d requests without a response, %d wrong responses, %d requests while it was killed", strings.Join(parts, ", "), len(a.silent), len(a.wrong), a.away)
+	return fmt.Sprintf("%s; %d requests without a response, %d wrong responses, %d requests while it was killed", strings.Join(parts, ", "),
+		len(a.silent), len(a.wrong), a.away)
 }
 
 // publish prints a report, and writes it to the file that -report names.

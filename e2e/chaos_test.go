@@ -127,8 +127,9 @@ func newChaos(t *testing.T, seed uint64, r round) *chaos {
 		Relay: simnet.Relay{Silent: seed%8 < 4, Inclusive: seed%16 < 8}})
 	require.NoError(t, err)
 	startNetwork(t, n)
-	c := &chaos{t: t, seed: seed, round: r, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
-		lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, merged: map[string]string{}, fired: map[string]int{}, began: time.Now()}
+	c := &chaos{t: t, seed: seed, round: r, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{},
+		clocks: map[string]wallClock{},
+		lost:   map[*simnet.Entry]bool{}, known: map[string]bool{}, merged: map[string]string{}, fired: map[string]int{}, began: time.Now()}
 	c.chooseScripted()
 	c.startServer()
 	c.stream = newProxy(t, c.source(), n.Address())
@@ -176,7 +177,8 @@ func (c *chaos) explain() {
 	var text string
 	err := c.pool.QueryRow(context.Background(), `
 SELECT concat_ws(E'\n', (SELECT json_agg(s) FROM streams AS s), (SELECT json_agg(g) FROM gaps AS g), (SELECT json_agg(w) FROM watches AS w),
-       (SELECT json_agg(j) FROM (SELECT kind, state, queue, count(*), max(scheduled_at), max(attempted_by[1]), max(errors::text) FROM river_job GROUP BY 1, 2, 3) AS j))`).Scan(&text)
+       (SELECT json_agg(j) FROM (SELECT kind, state, queue, count(*), max(scheduled_at), max(attempted_by[1]), max(errors::text)
+           FROM river_job GROUP BY 1, 2, 3) AS j))`).Scan(&text)
 	c.t.Logf("%s\n%v", text, err)
 }
 
@@ -224,7 +226,8 @@ func (c *chaos) play(plan []fault) {
 		lasted := time.Since(began)
 		took := c.recover(f.name)
 		c.fired[f.name]++
-		c.t.Logf("%-47s lasted %6s, recovered after %6s, %d events so far", f.name, lasted.Round(10*time.Millisecond), took.Round(10*time.Millisecond), len(c.net.Log().Entries()))
+		c.t.Logf("%-47s lasted %6s, recovered after %6s, %d events so far", f.name, lasted.Round(10*time.Millisecond),
+			took.Round(10*time.Millisecond), len(c.net.Log().Entries()))
 	}
 	c.progress(3)
 	c.stop()

@@ -72,7 +72,8 @@ func clockFaults() []fault {
 				late, err := tryCount(c.pool, `
 SELECT count(*) FROM river_job AS j
 WHERE finalized_at IS NULL AND scheduled_at > now() + interval '1 hour'
-  AND NOT (kind = 'resync_repo' AND EXISTS (SELECT FROM resyncs AS r WHERE r.did = j.args ->> 'did' AND j.scheduled_at < r.due_at + interval '1 minute'))`)
+  AND NOT (kind = 'resync_repo' AND EXISTS (SELECT FROM resyncs AS r
+      WHERE r.did = j.args ->> 'did' AND j.scheduled_at < r.due_at + interval '1 minute'))`)
 				return err == nil && late == 0
 			}, 20*time.Millisecond, "jobs wait for the time of the wrong clock")
 		}},
@@ -85,7 +86,8 @@ CREATE SCHEMA stepped;
 CREATE TABLE stepped.clock (by interval NOT NULL);
 INSERT INTO stepped.clock VALUES ('0');
 CREATE FUNCTION stepped.now() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT pg_catalog.now() + by FROM stepped.clock';
-CREATE FUNCTION stepped.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT pg_catalog.clock_timestamp() + by FROM stepped.clock';
+CREATE FUNCTION stepped.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+    AS 'SELECT pg_catalog.clock_timestamp() + by FROM stepped.clock';
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, stepped, pg_catalog', current_database()); END $$`
 
 // steppableDatabase shadows now() and clock_timestamp() with functions that add
@@ -126,7 +128,8 @@ func (c *chaos) waitForWork() {
 	last := count(c.t, c.pool, `SELECT coalesce(max(id), 0) FROM river_job`)
 	c.recover("a clock step")
 	eventually.True(c.t, func() bool {
-		done, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed' AND id > %d`, last))
+		done, err := tryCount(c.pool, fmt.Sprintf(`
+			SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed' AND id > %d`, last))
 		return err == nil && done > 0
 	}, 20*time.Millisecond, "no job is completed")
 }

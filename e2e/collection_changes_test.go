@@ -80,7 +80,8 @@ func TestCollectionsChangeWhileWeirRuns(t *testing.T) {
 	followed(3)
 	put(memo, "again")
 	put(note, "unwanted")
-	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM records_other WHERE rkey = 'again'`) == 1 }, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM records_other WHERE rkey = 'again'`) == 1 },
+		20*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM records_other WHERE collection = '`+note+`' AND rkey = 'unwanted'`))
 	for _, p := range all {
 		stopServe(t, p)

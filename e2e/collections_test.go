@@ -43,7 +43,8 @@ func TestAnyCollection(t *testing.T) {
 	records := func(want ...string) {
 		t.Helper()
 		eventually.True(t, func() bool {
-			return strings.Join(texts(t, pool, `SELECT collection || '/' || rkey || ' ' || (record ->> 'text') FROM records_other ORDER BY 1`), "\n") == strings.Join(want, "\n")
+			return strings.Join(texts(t, pool, `SELECT collection || '/' || rkey || ' ' || (record ->> 'text') FROM records_other ORDER BY 1`),
+				"\n") == strings.Join(want, "\n")
 		}, 20*time.Millisecond, "%v", want)
 	}
 	records(persona+"/self of before", document+"/self of before")

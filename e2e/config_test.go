@@ -19,15 +19,17 @@ import (
 func TestNoSecretIsPrinted(t *testing.T) {
 	t.Parallel()
 	n := network(t, 20)
-	good := append(follower(n, schematest.NewURL(t)), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_PDS="+n.PDSURL(), "WEIR_APP_PASSWORD=s3cret-app", "WEIR_OPS_TOKEN=s3cret-token")
+	good := append(follower(n, schematest.NewURL(t)), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_PDS="+n.PDSURL(),
+		"WEIR_APP_PASSWORD=s3cret-app", "WEIR_OPS_TOKEN=s3cret-token")
 	password := regexp.MustCompile(`:([^:@]+)@`).FindStringSubmatch(good[0])[1]
 	for name, env := range map[string][]string{
-		"all is well":     good,
-		"wrong password":  append(good, "DATABASE_URL=postgres://u:s3cret@127.0.0.1:1/x"),
-		"a DSN":           append(good, "DATABASE_URL=host=127.0.0.1 port=1 password=s3cret"),
-		"in the query":    append(good, "DATABASE_URL=postgres://u@127.0.0.1:1/x?sslpassword=s3cret"),
-		"broken URL":      append(good, "DATABASE_URL=postgres://u:s3cret@h:port/x"),
-		"in other URLs":   append(good, "WEIR_JETSTREAM=ws://u:s3cret@"+n.Address(), "WEIR_APPVIEW=http://u:s3cret@"+n.Address(), "WEIR_DIRECTORY=http://u:s3cret@"+n.Address()),
+		"all is well":    good,
+		"wrong password": append(good, "DATABASE_URL=postgres://u:s3cret@127.0.0.1:1/x"),
+		"a DSN":          append(good, "DATABASE_URL=host=127.0.0.1 port=1 password=s3cret"),
+		"in the query":   append(good, "DATABASE_URL=postgres://u@127.0.0.1:1/x?sslpassword=s3cret"),
+		"broken URL":     append(good, "DATABASE_URL=postgres://u:s3cret@h:port/x"),
+		"in other URLs": append(good, "WEIR_JETSTREAM=ws://u:s3cret@"+n.Address(), "WEIR_APPVIEW=http://u:s3cret@"+n.Address(),
+			"WEIR_DIRECTORY=http://u:s3cret@"+n.Address()),
 		"a misspelt name": append(good, "WEIR_APP_PASWORD=s3cret"),
 		"half a login":    append(good, "WEIR_IDENTIFIER="),
 	} {
@@ -77,7 +79,8 @@ func TestConfigPrintsEveryVariable(t *testing.T) {
 func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]string{
-		"WEIR_LISTEN": "nonsense", "WEIR_OPS_LISTEN": "127.0.0.1:99999", "WEIR_JETSTREAM": "nonsense", "WEIR_APPVIEW": "nonsense", "WEIR_IMAGE_BASE": "ftp://x",
+		"WEIR_LISTEN": "nonsense", "WEIR_OPS_LISTEN": "127.0.0.1:99999", "WEIR_JETSTREAM": "nonsense", "WEIR_APPVIEW": "nonsense",
+		"WEIR_IMAGE_BASE": "ftp://x",
 	} {
 		stdout, stderr, code := weir(t, []string{name + "=" + wrong}, "config")
 		require.Equal(t, 1, code, name)

@@ -45,14 +45,18 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	require.NoError(t, err)
 	// The stream's position is that of the recording, so later deletions are
 	// known.
-	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire, last_event_at) VALUES ('jetstream', 'jetstream', to_timestamp(1783177260))`)
+	_, err = pool.Exec(t.Context(),
+		`INSERT INTO streams (name, wire, last_event_at) VALUES ('jetstream', 'jetstream', to_timestamp(1783177260))`)
 	require.NoError(t, err)
 	recording, err := os.ReadFile(filepath.Join("testdata", "recording.jsonl"))
 	require.NoError(t, err)
 	recording = append(recording, "{\"did\":\"did:plc:\xff\xfe\x1b[31m\"}\n"...)
-	recording = append(recording, `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177260000000,"kind":"commit","commit":{"rev":"3mptbzzzzzz2a","operation":"create",`+
-		`"collection":"app.bsky.feed.post","rkey":"3mptbzzzzzz2a","cid":"bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa","record":{"text":"`+
-		strings.Repeat("x", 3<<20)+`"}}}`+"\n"...)
+	recording = append(recording,
+		`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177260000000,"kind":"commit","commit":{"rev":"3mptbzzzzzz2a",`+
+			`"operation":"create",`+
+			`"collection":"app.bsky.feed.post","rkey":"3mptbzzzzzz2a","cid":"bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa",`+
+			`"record":{"text":"`+
+			strings.Repeat("x", 3<<20)+`"}}}`+"\n"...)
 	file := filepath.Join(t.TempDir(), "recording.jsonl")
 	require.NoError(t, os.WriteFile(file, recording, 0o600))
 	succeed(t, env, "ingest", file)
@@ -84,9 +88,11 @@ func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	require.Contains(t, succeed(t, env, "deadletter", "list", "--stage", "job"), "no dead letter")
 
 	work := start(t, env, "work")
-	require.Contains(t, succeed(t, env, "deadletter", "retry", strconv.FormatInt(refused.ID, 10)), fmt.Sprintf(" retries dead letter %d: ", refused.ID))
+	require.Contains(t, succeed(t, env, "deadletter", "retry", strconv.FormatInt(refused.ID, 10)),
+		fmt.Sprintf(" retries dead letter %d: ", refused.ID))
 	retriesEnd(t, pool)
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 2 AND state = 'open' AND cause LIKE '%strict%' AND last_cause LIKE '%strict%'`))
+	require.Equal(t, 1, count(t, pool, `
+		SELECT count(*) FROM dead_letters WHERE count = 2 AND state = 'open' AND cause LIKE '%strict%' AND last_cause LIKE '%strict%'`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
@@ -95,7 +101,9 @@ func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	retriesEnd(t, pool)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause LIKE '%strict%'`))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND cause LIKE 'the record is larger%' AND last_cause LIKE 'only the beginning%'`))
+	require.Equal(t, 1, count(t, pool, `
+		SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND cause LIKE 'the record is larger%'
+		    AND last_cause LIKE 'only the beginning%'`))
 	eventually.True(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM shares WHERE did LIKE '%bbb'`) > 0
 	}, 20*time.Millisecond, "its jobs were enqueued with it")
@@ -109,7 +117,8 @@ func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	retriesEnd(t, pool)
 	for _, before := range decode {
 		after := deadLetterIn(t, listed(t, env), before.ID)
-		require.Equal(t, []any{before.Cause, before.Path, before.Received, before.FirstSeen, "open"}, []any{after.Cause, after.Path, after.Received, after.FirstSeen, after.State})
+		require.Equal(t, []any{before.Cause, before.Path, before.Received, before.FirstSeen, "open"},
+			[]any{after.Cause, after.Path, after.Received, after.FirstSeen, after.State})
 		require.Greater(t, after.Count, before.Count)
 	}
 
@@ -161,7 +170,8 @@ func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	require.Equal(t, schema.DeadLetterRetrying, listed(t, env)[0].State)
 	start(t, env, "work")
 	retriesEnd(t, pool)
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND count = 1 AND cause LIKE '%whole network%'`))
+	require.Equal(t, 1,
+		count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND count = 1 AND cause LIKE '%whole network%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`))
 }
 

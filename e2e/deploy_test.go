@@ -247,7 +247,8 @@ func TestImageHoldsOneStaticBinary(t *testing.T) {
 	t.Parallel()
 	text := read(t, "Dockerfile")
 	command := "CGO_ENABLED=0 go " + strings.Join(buildArguments("/weir", "./cmd/weir"), " ")
-	require.Contains(t, text, strings.Replace(command, "-ldflags=-s -w "+crashpoint.Linked, `-ldflags="-s -w"`, 1), "the tests and the image build differently")
+	require.Contains(t, text, strings.Replace(command, "-ldflags=-s -w "+crashpoint.Linked, `-ldflags="-s -w"`, 1),
+		"the tests and the image build differently")
 	require.NotContains(t, text, "# syntax=", "a frontend would be downloaded needlessly")
 	require.Regexp(t, `(?m)^FROM golang:\d+\.\d+-\w+ AS build$`, text)
 	stage := text[strings.LastIndex(text, "\nFROM "):]
@@ -288,7 +289,10 @@ func TestSystemdUnits(t *testing.T) {
 		command := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/weir (\w+)$`).FindStringSubmatch(text)
 		require.NotNil(t, command)
 		requireCommand(t, command[1])
-		for _, setting := range []string{"Type=notify", "WatchdogSec=", "Restart=always", "DynamicUser=yes", "User=weir", "StateDirectory=weir weir/archive", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet="} {
+		for _, setting := range []string{
+			"Type=notify", "WatchdogSec=", "Restart=always", "DynamicUser=yes", "User=weir", "StateDirectory=weir weir/archive",
+			"ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet=",
+		} {
 			require.Contains(t, text, "\n"+setting, unit)
 		}
 		require.NotContains(t, text, "\nProcSubset=pid", "ProcSubset=pid hides the start time of the process and the length of the accept queue")

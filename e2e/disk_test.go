@@ -31,7 +31,8 @@ func newDisk(t *testing.T) (*disk, error) {
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })  // a temporary folder
 	require.NoError(t, os.Chmod(dir, 0o755)) // the server's account needs access
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=755", roomy), "weir-disk", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=755", roomy), "weir-disk",
+		dir).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("mount a small disk: %w: %.200s", err, out)
 	}
 	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() }) // it is no longer used

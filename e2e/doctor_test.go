@@ -86,16 +86,18 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.NoError(t, err)
 	startNetwork(t, n)
 	server := careful(t)
-	env := append(keeping(follower(n, server.URL("weir"))), "WEIR_PDS="+n.PDSURL(), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_APP_PASSWORD=only for Weir")
+	env := append(keeping(follower(n, server.URL("weir"))), "WEIR_PDS="+n.PDSURL(), "WEIR_IDENTIFIER="+n.Hub().Handle,
+		"WEIR_APP_PASSWORD=only for Weir")
 	succeed(t, env, "migrate")
 	serve := start(t, env, "serve")
 	becomes(t, serve.opsURL(t), "quiet")
 	stop := live(t, n, 100)
 	defer stop()
 	found := allWell(t, env)
-	for _, check := range []string{"configuration", "version", "database", "migrations", "version of Postgres", "clock of Postgres", "setting fsync", "setting max_connections",
-		"projections", "lease", "old transactions", "replication slots", "indexes", "pooler", "jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(),
-		"directory " + n.Address(), "login", "collections"} {
+	for _, check := range []string{"configuration", "version", "database", "migrations", "version of Postgres", "clock of Postgres",
+		"setting fsync", "setting max_connections", "projections", "lease", "old transactions", "replication slots", "indexes", "pooler",
+		"jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(), "directory " + n.Address(), "login",
+		"collections"} {
 		finding(t, found, check)
 	}
 	require.Contains(t, finding(t, found, "lease").Message, "holds the lease")
@@ -116,11 +118,13 @@ func TestDoctorChecksSettings(t *testing.T) {
 	database := server.URL("weir")
 	env := follower(n, database)
 	succeed(t, env, "migrate")
-	hurts := map[string]doctor.Level{"fsync = off": doctor.Fail, "full_page_writes = off": doctor.Fail, "synchronous_commit = off": doctor.Warn, "autovacuum = off": doctor.Fail,
-		"track_counts = off": doctor.Fail, "work_mem = '64kB'": doctor.Warn, "max_wal_size = '64MB'": doctor.Warn, "checkpoint_timeout = '30s'": doctor.Warn,
+	hurts := map[string]doctor.Level{"fsync = off": doctor.Fail, "full_page_writes = off": doctor.Fail,
+		"synchronous_commit = off": doctor.Warn, "autovacuum = off": doctor.Fail, "track_counts = off": doctor.Fail,
+		"work_mem = '64kB'": doctor.Warn, "max_wal_size = '64MB'": doctor.Warn, "checkpoint_timeout = '30s'": doctor.Warn,
 		"lock_timeout = '7s'": doctor.Warn}
-	ofDatabase := map[string]doctor.Level{"statement_timeout = '7s'": doctor.Fail, "default_transaction_isolation = 'repeatable read'": doctor.Fail,
-		"session_replication_role = replica": doctor.Fail, "TimeZone = 'Europe/Berlin'": doctor.Warn, "idle_session_timeout = '1min'": doctor.Warn}
+	ofDatabase := map[string]doctor.Level{"statement_timeout = '7s'": doctor.Fail,
+		"default_transaction_isolation = 'repeatable read'": doctor.Fail, "session_replication_role = replica": doctor.Fail,
+		"TimeZone = 'Europe/Berlin'": doctor.Warn, "idle_session_timeout = '1min'": doctor.Warn}
 	var statements []string
 	for set := range hurts {
 		statements = append(statements, `ALTER SYSTEM SET `+set)
@@ -409,8 +413,8 @@ func TestDoctorTimesOut(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { silent.Close() }) // the test is over
 	at := silent.Addr().String()
-	found, code := examined(t, []string{"DATABASE_URL=postgres://u:p@" + at + "/x?sslmode=disable", "WEIR_JETSTREAM=ws://" + at, "WEIR_APPVIEW=http://" + at,
-		"WEIR_DIRECTORY=http://" + at}, "--within", "2s")
+	found, code := examined(t, []string{"DATABASE_URL=postgres://u:p@" + at + "/x?sslmode=disable", "WEIR_JETSTREAM=ws://" + at,
+		"WEIR_APPVIEW=http://" + at, "WEIR_DIRECTORY=http://" + at}, "--within", "2s")
 	require.Equal(t, 1, code)
 	for _, check := range []string{"database", "jetstream " + at, "appview " + at, "directory " + at} {
 		require.Equal(t, doctor.Fail, finding(t, found, check).Level)

@@ -304,7 +304,8 @@ func (c *chaos) refuse() {
 func (c *chaos) poison(p poison) {
 	c.t.Helper()
 	seen := func() int {
-		n, err := tryCount(c.pool, fmt.Sprintf(`SELECT coalesce(sum(count), 0) FROM dead_letters WHERE concat_ws(' ', cause, expected, received) LIKE '%%%s%%'`, p.like))
+		n, err := tryCount(c.pool, fmt.Sprintf(`
+			SELECT coalesce(sum(count), 0) FROM dead_letters WHERE concat_ws(' ', cause, expected, received) LIKE '%%%s%%'`, p.like))
 		if err != nil {
 			return -1
 		}

@@ -102,7 +102,9 @@ func (c *chaos) read(dids ...string) {
 	c.t.Helper()
 	for _, did := range dids {
 		eventually.True(c.t, func() bool {
-			read, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watch_members AS w JOIN accounts AS a USING (did) WHERE w.did = '%s' AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> '')`, did))
+			read, err := tryCount(c.pool, fmt.Sprintf(`
+				SELECT count(*) FROM watch_members AS w JOIN accounts AS a USING (did)
+				WHERE w.did = '%s' AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> '')`, did))
 			return err == nil && read > 0
 		}, 20*time.Millisecond, "the feed of %s is not read", did)
 	}
@@ -114,7 +116,8 @@ func (c *chaos) stranger() string {
 	c.t.Helper()
 	hub := c.net.Hub().DID
 	for _, a := range c.net.Accounts() {
-		if a.Status != "" || a.DID == hub || c.known[a.DID] || slices.Contains(c.net.Follows(hub), a.DID) || len(current(c.net, []string{a.DID})) < 2 {
+		if a.Status != "" || a.DID == hub || c.known[a.DID] || slices.Contains(c.net.Follows(hub), a.DID) ||
+			len(current(c.net, []string{a.DID})) < 2 {
 			continue
 		}
 		leaveAlone(c.t, c.net, a.DID)
@@ -155,9 +158,11 @@ func (c *chaos) followOnTheNetwork() {
 func (c *chaos) sync() {
 	c.t.Helper()
 	var asked time.Time
-	require.NoError(c.t, c.pool.QueryRow(context.Background(), `WITH asked AS (SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}')) SELECT clock_timestamp() FROM asked`).Scan(&asked))
+	require.NoError(c.t, c.pool.QueryRow(context.Background(), `
+		WITH asked AS (SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}')) SELECT clock_timestamp() FROM asked`).Scan(&asked))
 	eventually.True(c.t, func() bool {
-		left, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watches WHERE (synced_at IS NULL OR synced_at < to_timestamp(%d / 1000000.0)) AND problem = ''`, asked.UnixMicro()))
+		left, err := tryCount(c.pool, fmt.Sprintf(`
+			SELECT count(*) FROM watches WHERE (synced_at IS NULL OR synced_at < to_timestamp(%d / 1000000.0)) AND problem = ''`, asked.UnixMicro()))
 		return err == nil && left == 0
 	}, 20*time.Millisecond, "the listings are not read")
 }
@@ -184,7 +189,8 @@ func (c *chaos) anHourLater() {
 	require.NoError(c.t, err)
 	c.sync()
 	c.settle()
-	c.t.Logf("at rest after %s, and after a sync an hour later in %s", settled.Sub(began).Round(10*time.Millisecond), time.Since(settled).Round(10*time.Millisecond))
+	c.t.Logf("at rest after %s, and after a sync an hour later in %s", settled.Sub(began).Round(10*time.Millisecond),
+		time.Since(settled).Round(10*time.Millisecond))
 }
 
 // settle waits until every gap is closed and every due job has ended. It makes failed jobs due, and

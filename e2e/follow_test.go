@@ -27,7 +27,8 @@ func followNetwork(t *testing.T, follows int) *simnet.Net {
 
 // follower is the environment of a process that also calls the network's services.
 func follower(n *simnet.Net, database string) []string {
-	return append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_API_INTERVAL=0s")
+	return append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(),
+		"WEIR_API_INTERVAL=0s")
 }
 
 // current returns the posts of these accounts that exist at the end of the log.
@@ -203,12 +204,14 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	require.NoError(t, n.Do(simnet.TooOld))
 	n.Play(300)
 	serve = start(t, env, "serve")
-	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL`) == 1 }, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL`) == 1 },
+		20*time.Millisecond)
 	settled(t, pool)
 	require.Equal(t, current(n, active(n, followed)), slices.DeleteFunc(stored(t, pool), func(post string) bool {
 		return !slices.Contains(current(n, active(n, followed)), post)
 	}))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM gaps WHERE how_closed LIKE 'the records of % accounts were compared%' AND accounts > 0`))
+	require.Equal(t, 1,
+		count(t, pool, `SELECT count(*) FROM gaps WHERE how_closed LIKE 'the records of % accounts were compared%' AND accounts > 0`))
 	stopServe(t, serve)
 }
 
@@ -227,7 +230,8 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 	pool := open(t, database)
 	_, err := pool.Exec(t.Context(), `
 CREATE TABLE starts (n bigint GENERATED ALWAYS AS IDENTITY, next_at timestamptz);
-CREATE FUNCTION record_start() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO starts (next_at) VALUES (NEW.next_at); RETURN NULL; END $$;
+CREATE FUNCTION record_start() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO starts (next_at)
+VALUES (NEW.next_at); RETURN NULL; END $$;
 CREATE TRIGGER record_start AFTER UPDATE ON api_schedule FOR EACH ROW EXECUTE FUNCTION record_start()`)
 	require.NoError(t, err)
 	hub := n.Hub()
@@ -287,7 +291,8 @@ func TestKillWhileFollowing(t *testing.T) {
 	asked := time.Now()
 	succeed(t, env, "watch", "sync")
 	eventually.True(t, func() bool {
-		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM watches WHERE synced_at >= to_timestamp(%d / 1000000.0)`, asked.UnixMicro())) == 1 &&
+		return count(t, pool,
+			fmt.Sprintf(`SELECT count(*) FROM watches WHERE synced_at >= to_timestamp(%d / 1000000.0)`, asked.UnixMicro())) == 1 &&
 			count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
 	}, 50*time.Millisecond)
 	// The cursor passes the played events once a followed account writes after them.

@@ -57,8 +57,10 @@ func TestForgottenStaysForgotten(t *testing.T) {
 	began := time.Now().Add(-time.Hour).Truncate(time.Second)
 	post := func(did string, minute int) string {
 		at := began.Add(time.Duration(minute) * time.Minute)
-		return fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"create","collection":"app.bsky.feed.post","rkey":%q,`+
-			`"record":{"$type":"app.bsky.feed.post","text":"minute %d of %s","createdAt":%q},"cid":"bafyreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"}}`,
+		return fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"create","collection":"app.bsky.feed.post",`+
+			`"rkey":%q,`+
+			`"record":{"$type":"app.bsky.feed.post","text":"minute %d of %s","createdAt":%q},`+
+			`"cid":"bafyreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"}}`,
 			did, at.UnixMicro(), tid(at), tid(at), minute, did, at.UTC().Format(time.RFC3339))
 	}
 	account := func(did string, minute int, active bool, status string) string {
@@ -66,8 +68,11 @@ func TestForgottenStaysForgotten(t *testing.T) {
 		return fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":"account","account":{"active":%t,"did":%q,"seq":%d,"status":%q,"time":%q}}`,
 			did, at.UnixMicro(), active, did, minute, status, at.UTC().Format(time.RFC3339))
 	}
-	putSegment(t, store, 1, []string{post(gone, 1), post(stays, 2), post(gone, 3), account(gone, 4, false, "deleted"), account(gone, 5, true, "active"), post(gone, 6)}, began)
-	_, err = archive.PutForgotten(t.Context(), store, []archive.Forgotten{{DID: gone, Until: began.Add(4 * time.Minute), Reason: archive.ReasonDeleted}})
+	putSegment(t, store, 1, []string{
+		post(gone, 1), post(stays, 2), post(gone, 3), account(gone, 4, false, "deleted"), account(gone, 5, true, "active"), post(gone, 6),
+	}, began)
+	_, err = archive.PutForgotten(t.Context(), store,
+		[]archive.Forgotten{{DID: gone, Until: began.Add(4 * time.Minute), Reason: archive.ReasonDeleted}})
 	require.NoError(t, err)
 
 	n := busyNetwork(t)
@@ -75,7 +80,8 @@ func TestForgottenStaysForgotten(t *testing.T) {
 	pool := open(t, url)
 	env := append(reads(n, url), "WEIR_ARCHIVE=dir:"+root)
 	succeed(t, env, "archive", "rebuild", "--database")
-	require.Equal(t, []string{"minute 2 of " + stays, "minute 6 of " + gone}, texts(t, pool, `SELECT record ->> 'text' FROM posts ORDER BY created_at`))
+	require.Equal(t, []string{"minute 2 of " + stays, "minute 6 of " + gone},
+		texts(t, pool, `SELECT record ->> 'text' FROM posts ORDER BY created_at`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM forgotten WHERE listed_at IS NOT NULL AND did = '`+gone+`'`))
 	exported := succeed(t, env, "archive", "export")
 	require.Equal(t, 4, strings.Count(exported, "\n"))

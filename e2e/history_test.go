@@ -76,7 +76,8 @@ func (p past) folded(without ...string) map[string]string {
 // storedCIDs returns the CIDs of the stored records, except those of some accounts.
 func storedCIDs(t *testing.T, pool *pgxpool.Pool, without ...string) map[string]string {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `SELECT collection || '/' || did || '/' || rkey, cid FROM records_other WHERE did <> ALL ($1::text[])`, without)
+	rows, err := pool.Query(t.Context(),
+		`SELECT collection || '/' || did || '/' || rkey, cid FROM records_other WHERE did <> ALL ($1::text[])`, without)
 	require.NoError(t, err)
 	found := map[string]string{}
 	var key, cid string
@@ -168,14 +169,16 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	}
 	many, others := dids[:2], dids[2:]
 	newest := p.fill(many, others, 150)
-	k, url := readingRelay(t, p.net, "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2")
+	k, url := readingRelay(t, p.net, "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150",
+		"WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2")
 	pool := open(t, url)
 	defer pool.Close()
 	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE caught_up_at IS NOT NULL`) // the stream begins at the tip, with other collections
 	_, err := p.net.PostNow(many[0], "the first event of the stream")
 	require.NoError(t, err)
 	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE cursor_kind = 'seq'`) // the next process resumes there
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM histories WHERE collection <> 'app.bsky.actor.contentVisibilityDeclaration'`), "no other collection is kept for ever yet")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM histories WHERE collection <> 'app.bsky.actor.contentVisibilityDeclaration'`),
+		"no other collection is kept for ever yet")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.writes(ctx, others, 7) }()
@@ -197,10 +200,12 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	eventually.True(t, func() bool { return maps.Equal(want, storedCIDs(t, pool, many...)) }, 50*time.Millisecond)
 	require.Equal(t, newest, storedCIDs(t, pool, others...))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM histories WHERE collection = '`+historyPersona+`' AND accounts = 50 AND done = 50 AND limited = 2`))
+	require.Equal(t, 1,
+		count(t, pool, `SELECT count(*) FROM histories WHERE collection = '`+historyPersona+`' AND accounts = 50 AND done = 50 AND limited = 2`))
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM history_accounts WHERE limited AND records = 150`))
 
-	require.Regexp(t, `history of `+historyPersona+` +complete, 50 of 50 accounts, \d+ records, 2 accounts at the limit`, succeed(t, k.env, "status"))
+	require.Regexp(t, `history of `+historyPersona+` +complete, 50 of 50 accounts, \d+ records, 2 accounts at the limit`,
+		succeed(t, k.env, "status"))
 	require.Contains(t, succeed(t, k.env, "backfill", "status"), historyPersona+": complete, 50 of 50 accounts")
 	_, metrics := getOps(t, k.process.opsURL(t)+"/metrics", "")
 	require.Contains(t, metrics, `weir_history_accounts{collection="`+historyPersona+`",state="limited"} 2`)
@@ -210,7 +215,9 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	asked := len(p.net.Calls("com.atproto.sync.listReposByCollection"))
 	k.process.kill()
 	k.process = start(t, k.env, "serve")
-	k.awaits(pool, 1, `SELECT count(*) FROM river_job WHERE kind = 'fill_collections' AND state = 'completed' AND finalized_at > (SELECT max(state_since) FROM streams)`)
+	k.awaits(pool, 1, `
+		SELECT count(*) FROM river_job WHERE kind = 'fill_collections' AND state = 'completed'
+		    AND finalized_at > (SELECT max(state_since) FROM streams)`)
 	require.Len(t, p.net.Calls("com.atproto.sync.listReposByCollection"), asked, "a restart reads nothing again")
 }
 
@@ -227,7 +234,8 @@ func TestRequestedHistory(t *testing.T) {
 	}
 	url := schematest.NewURL(t)
 	pool := open(t, url)
-	env := append(follower(p.net, url), "WEIR_HISTORY=auto", "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,pub.layers.*=240h", "WEIR_JOB_TIMEOUT=20s", "WEIR_RESCUE_AFTER=21s")
+	env := append(follower(p.net, url), "WEIR_HISTORY=auto", "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,pub.layers.*=240h",
+		"WEIR_JOB_TIMEOUT=20s", "WEIR_RESCUE_AFTER=21s")
 	start(t, env, "serve")
 	_, refused, code := weir(t, env, "backfill", "add", "--collection", "com.example.else")
 	require.Equal(t, 1, code)
@@ -239,7 +247,9 @@ func TestRequestedHistory(t *testing.T) {
 	filled := func(collection string, run int) {
 		t.Helper()
 		eventually.True(t, func() bool {
-			return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM histories WHERE collection = '%s' AND run = %d AND completed_at IS NOT NULL AND done = 50 AND limited = 0`, collection, run)) == 1
+			return count(t, pool, fmt.Sprintf(`
+				SELECT count(*) FROM histories WHERE collection = '%s' AND run = %d AND completed_at IS NOT NULL AND done = 50 AND limited = 0`,
+				collection, run)) == 1
 		}, 20*time.Millisecond)
 	}
 	filled(historyNote, 1)
@@ -249,7 +259,8 @@ func TestRequestedHistory(t *testing.T) {
 	filled("pub.layers.*", 1)
 	executes(t, url, `SELECT enqueue_history('`+historyNote+`')`)
 	filled(historyNote, 2)
-	executes(t, url, `UPDATE histories SET completed_at = NULL WHERE collection = '`+historyNote+`'`, `INSERT INTO history_listings (collection, name, run, retry_at) VALUES ('`+historyNote+`', 'pub.layers.other', 2, 'infinity')`)
+	executes(t, url, `UPDATE histories SET completed_at = NULL WHERE collection = '`+historyNote+`'`,
+		`INSERT INTO history_listings (collection, name, run, retry_at) VALUES ('`+historyNote+`', 'pub.layers.other', 2, 'infinity')`)
 	require.Contains(t, succeed(t, env, "backfill", "cancel"), "1 history cancelled")
 	require.Contains(t, succeed(t, env, "status"), "cancelled, 50 of 50 accounts")
 }

@@ -88,7 +88,8 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 		lasts(100 * time.Millisecond)
 	}
 	clamped := c.net.Fired()[simnet.TooOld]
-	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // in a silence, the forgotten span still exceeds the threshold set there
+	// in a silence, the forgotten span still exceeds the threshold set there
+	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond)
 	var h hole
 	c.mu.Lock()
 	for _, e := range c.net.Log().Entries() {
@@ -107,7 +108,8 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	require.False(c.t, h.from.IsZero(), "the server has forgotten nothing")
 	c.holes = append(c.holes, h)
 	back()
-	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, 20*time.Millisecond, "no client requests the forgotten events")
+	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, 20*time.Millisecond,
+		"no client requests the forgotten events")
 }
 
 // post adds a post with a link, by the first scripted account.

@@ -45,7 +45,10 @@ func newInsertGate(t *testing.T, upstream string) *insertGate {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
-	g := &insertGate{t: t, upstream: strings.TrimPrefix(upstream, "http://"), address: "http://" + l.Addr().String(), fault: make(chan *insertFault, 1), inserts: map[int]int{}}
+	g := &insertGate{
+		t: t, upstream: strings.TrimPrefix(upstream, "http://"), address: "http://" + l.Addr().String(), fault: make(chan *insertFault, 1),
+		inserts: map[int]int{},
+	}
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
 		for {

@@ -39,7 +39,8 @@ func newIndexing(t *testing.T) *indexing {
 	url := schematest.NewURL(t)
 	i := &indexing{t: t, net: busyNetwork(t), root: t.TempDir(), pool: open(t, url), server: clickhousetest.Start(t)}
 	i.gate = newInsertGate(t, i.server.URL)
-	i.env = append(reads(i.net, url), "WEIR_ARCHIVE=dir:"+i.root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_BATCH_EVENTS=50", "WEIR_RESOLVE_LINKS=false", "WEIR_CLICKHOUSE="+i.gate.address,
+	i.env = append(reads(i.net, url), "WEIR_ARCHIVE=dir:"+i.root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_BATCH_EVENTS=50",
+		"WEIR_RESOLVE_LINKS=false", "WEIR_CLICKHOUSE="+i.gate.address,
 		"WEIR_JOB_TIMEOUT=5s", "WEIR_RESCUE_AFTER=10s") // the timeout limits the jobs of the archive too
 	i.start()
 	eventually.True(t, func() bool { return i.ask(`EXISTS TABLE events`) == "1" }, 20*time.Millisecond)
@@ -61,7 +62,8 @@ func (i *indexing) ask(sql string) string {
 func (i *indexing) elapse() {
 	i.t.Helper()
 	i.gate.quiet()
-	_, err := i.pool.Exec(i.t.Context(), `UPDATE segments SET index_begun_at = index_begun_at - $1::interval WHERE indexed_at IS NULL`, clickhouse.Settle)
+	_, err := i.pool.Exec(i.t.Context(), `UPDATE segments SET index_begun_at = index_begun_at - $1::interval WHERE indexed_at IS NULL`,
+		clickhouse.Settle)
 	require.NoError(i.t, err)
 	i.due(`'scheduled', 'retryable', 'running'`)
 }
@@ -69,7 +71,8 @@ func (i *indexing) elapse() {
 // due makes jobs due that are in one of these states, as if running ones were rescued.
 func (i *indexing) due(states string) {
 	i.t.Helper()
-	_, err := i.pool.Exec(i.t.Context(), `UPDATE river_job SET state = 'available', scheduled_at = now(), attempt = 0 WHERE kind = 'index_segment' AND state IN (`+states+`)`)
+	_, err := i.pool.Exec(i.t.Context(),
+		`UPDATE river_job SET state = 'available', scheduled_at = now(), attempt = 0 WHERE kind = 'index_segment' AND state IN (`+states+`)`)
 	require.NoError(i.t, err)
 }
 
@@ -77,7 +80,8 @@ func (i *indexing) due(states string) {
 func (i *indexing) job(segment int, states string) {
 	i.t.Helper()
 	eventually.True(i.t, func() bool {
-		n, err := tryCount(i.pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND (args ->> 'segment')::int = %d AND state IN (%s)`, segment, states))
+		n, err := tryCount(i.pool, fmt.Sprintf(`
+			SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND (args ->> 'segment')::int = %d AND state IN (%s)`, segment, states))
 		return err == nil && n > 0
 	}, 20*time.Millisecond)
 }
@@ -116,9 +120,13 @@ func (i *indexing) once() {
 	}, "not everything is indexed")
 	wantBodies, want := i.counted()
 	require.NotEmpty(i.t, want)
-	require.Empty(i.t, notOnce(want, i.asked(`SELECT author, collection, rkey, operation, count() AS n FROM events GROUP BY author, collection, rkey, operation`)))
-	require.Empty(i.t, notOnce(want, i.asked(`SELECT author, collection, rkey, operation, sum(n) AS n FROM sums GROUP BY author, collection, rkey, operation`)))
-	require.Empty(i.t, notOnce(wantBodies, i.asked(`SELECT author, collection, rkey, operation, body, count() AS n FROM events WHERE collection != '' GROUP BY author, collection, rkey, operation, body`)))
+	require.Empty(i.t, notOnce(want, i.asked(`
+		SELECT author, collection, rkey, operation, count() AS n FROM events GROUP BY author, collection, rkey, operation`)))
+	require.Empty(i.t,
+		notOnce(want, i.asked(`SELECT author, collection, rkey, operation, sum(n) AS n FROM sums GROUP BY author, collection, rkey, operation`)))
+	require.Empty(i.t, notOnce(wantBodies, i.asked(`
+		SELECT author, collection, rkey, operation, body, count() AS n FROM events WHERE collection != ''
+		GROUP BY author, collection, rkey, operation, body`)))
 	require.Equal(i.t, "0", i.ask(`SELECT count() - uniqExact(segment, position) FROM events`))
 }
 
@@ -273,9 +281,13 @@ func TestIndexWithoutServer(t *testing.T) {
 	_, err := i.pool.Exec(t.Context(), `UPDATE segments SET synced_at = synced_at - interval '1 hour' WHERE indexed_at IS NULL`)
 	require.NoError(t, err)
 	eventually.True(t, func() bool { return slices.Equal(conditions(t, ops), []string{"WeirIndexBehind"}) }, 50*time.Millisecond)
-	require.Zero(t, count(t, i.pool, `SELECT max(index_attempt) FROM segments WHERE indexed_at IS NULL`), "a refused connection must not leave an attempt that has to settle")
-	require.Zero(t, count(t, i.pool, `SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND state = 'discarded'`), "jobs must wait, and not be discarded")
-	require.Equal(t, 1, count(t, i.pool, `SELECT max(array_length(errors, 1)) FROM river_job WHERE kind = 'index_segment' AND state <> 'completed'`), "a waiting job must have one error, not one per attempt")
+	require.Zero(t, count(t, i.pool, `SELECT max(index_attempt) FROM segments WHERE indexed_at IS NULL`),
+		"a refused connection must not leave an attempt that has to settle")
+	require.Zero(t, count(t, i.pool, `SELECT count(*) FROM river_job WHERE kind = 'index_segment' AND state = 'discarded'`),
+		"jobs must wait, and not be discarded")
+	require.Equal(t, 1,
+		count(t, i.pool, `SELECT max(array_length(errors, 1)) FROM river_job WHERE kind = 'index_segment' AND state <> 'completed'`),
+		"a waiting job must have one error, not one per attempt")
 	i.server.Start(t)
 	i.due(`'retryable', 'scheduled'`)
 	i.once()

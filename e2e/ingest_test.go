@@ -31,11 +31,13 @@ func state(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	for table, columns := range map[string]string{
 		"records": "collection, did, rkey, rev, cid, created_at, indexed_at, record", "tombstones": "collection, did, rkey, rev, deleted_at",
 		"accounts": "did, handle, handle_at, status, status_at", "shares": "collection, did, rkey, link_id, how, shared_at",
-		"links": "id, identity, first_seen", "claims": "id, link_id, url, title, description, image", "dead_letters": "key, cause", "gaps": "stream, from_at, to_at",
+		"links": "id, identity, first_seen", "claims": "id, link_id, url, title, description, image", "dead_letters": "key, cause",
+		"gaps": "stream, from_at, to_at",
 	} {
 		var sum string
 		require.NoError(t, pool.QueryRow(context.Background(),
-			`SELECT count(*) || ' ' || coalesce(md5(string_agg(r::text, E'\n' ORDER BY r::text)), '') FROM (SELECT `+columns+` FROM `+table+`) AS r`).Scan(&sum))
+			`SELECT count(*) || ' ' || coalesce(md5(string_agg(r::text, E'\n' ORDER BY r::text)), '') FROM (SELECT `+columns+` FROM `+table+
+				`) AS r`).Scan(&sum))
 		all[table] = sum
 	}
 	return all
@@ -62,8 +64,10 @@ func TestIngestStoresTheRecording(t *testing.T) {
 	recording, err := os.ReadFile(filepath.Join("testdata", "recording.jsonl"))
 	require.NoError(t, err)
 	recording = append(recording, "{\"did\":\"did:plc:\xff\xfe\"}\n"...)
-	large := `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177260000000,"kind":"commit","commit":{"rev":"3mptbzzzzzz2a","operation":"create",` +
-		`"collection":"app.bsky.feed.post","rkey":"3mptbzzzzzz2a","cid":"bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa","record":{"text":"` +
+	large := `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177260000000,"kind":"commit","commit":{"rev":"3mptbzzzzzz2a",` +
+		`"operation":"create",` +
+		`"collection":"app.bsky.feed.post","rkey":"3mptbzzzzzz2a","cid":"bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa",` +
+		`"record":{"text":"` +
 		strings.Repeat("x", 10<<20) + `"}}}` + "\n"
 	file := filepath.Join(t.TempDir(), "recording.jsonl")
 	require.NoError(t, os.WriteFile(file, append(recording, large...), 0o600))
@@ -80,7 +84,8 @@ func TestIngestStoresTheRecording(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'commit'`), "ten megabytes")
 	require.Equal(t, 5, count(t, pool, `SELECT count(*) FROM shares`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM posts WHERE record ->> 'text' = E'NUL:\uFFFD here'`))
-	require.Equal(t, 0, count(t, pool, `SELECT count(*) FROM posts WHERE created_at > '2026-07-04T15:05:00Z'`), "nothing comes from the future")
+	require.Equal(t, 0, count(t, pool, `SELECT count(*) FROM posts WHERE created_at > '2026-07-04T15:05:00Z'`),
+		"nothing comes from the future")
 
 	links := rankedLinks(t, env, "6h", "2026-07-04T15:30:00Z")
 	require.Len(t, links, 2, "a hidden account's share does not count")
@@ -94,9 +99,12 @@ func TestIngestStoresTheRecording(t *testing.T) {
 	succeed(t, env, "ingest", file)
 	require.Equal(t, before, state(t, pool), "a second ingest changes nothing")
 
-	_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'running', finalized_at = NULL, attempted_by = '{killed}', attempted_at = now() - interval '66 seconds' WHERE kind = 'process_posts'`)
+	_, err = pool.Exec(t.Context(), `
+		UPDATE river_job SET state = 'running', finalized_at = NULL, attempted_by = '{killed}', attempted_at = now() - interval '66 seconds'
+		WHERE kind = 'process_posts'`)
 	require.NoError(t, err)
-	require.Contains(t, succeed(t, env, "ingest", file), "jobs left 0\n", "jobs of a killed process must finish although no process is the leader")
+	require.Contains(t, succeed(t, env, "ingest", file), "jobs left 0\n",
+		"jobs of a killed process must finish although no process is the leader")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_leader`))
 }
 
@@ -124,11 +132,14 @@ func TestIngestReadsRecordings(t *testing.T) {
 	if file, ok := testdata("jetstream-production-152.jsonl"); ok {
 		url := schematest.NewURL(t)
 		pool, env := open(t, url), []string{"DATABASE_URL=" + url}
-		require.Contains(t, succeed(t, env, "ingest", file), "writes 32, deletes 1, accounts 1, identities 1, ignored 117, dead-lettered 0, characters replaced 0\n")
+		require.Contains(t, succeed(t, env, "ingest", file),
+			"writes 32, deletes 1, accounts 1, identities 1, ignored 117, dead-lettered 0, characters replaced 0\n")
 		require.Equal(t, 17, count(t, pool, `SELECT count(*) FROM posts`))
 		require.Equal(t, 15, count(t, pool, `SELECT count(*) FROM records WHERE collection = 'app.bsky.feed.repost'`))
-		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM tombstones WHERE did = 'did:plc:4smmjsqf6l5jkzczvw6vsrqc' AND rkey = '3mpt73z3ejc2p'`))
-		require.Zero(t, count(t, pool, `SELECT count(*) FROM accounts WHERE did = 'did:plc:hqvhxrowqbemo5e4wjnj6zao'`), "an active stranger must have no row")
+		require.Equal(t, 1, count(t, pool, `
+			SELECT count(*) FROM tombstones WHERE did = 'did:plc:4smmjsqf6l5jkzczvw6vsrqc' AND rkey = '3mpt73z3ejc2p'`))
+		require.Zero(t, count(t, pool, `SELECT count(*) FROM accounts WHERE did = 'did:plc:hqvhxrowqbemo5e4wjnj6zao'`),
+			"an active stranger must have no row")
 		require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM shares`))
 		urls := map[string]bool{}
 		for _, l := range rankedLinks(t, env, "6h", "2026-07-04T15:00:00Z") {
@@ -165,7 +176,8 @@ func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
 		t.Helper()
 		r, code := reported(t, at)
 		require.Equal(t, http.StatusOK, code, when)
-		require.Equal(t, []string{"jetstream", health.Healthy, schema.StateQuiet}, []string{r.Streams[0].Name, r.Status, r.State}, "%s: %+v", when, r)
+		require.Equal(t, []string{"jetstream", health.Healthy, schema.StateQuiet}, []string{r.Streams[0].Name, r.Status, r.State}, "%s: %+v",
+			when, r)
 		require.Len(t, r.Streams, 1, when)
 		responds(t, at+"/readyz", http.StatusOK)
 		html, err := get(page)

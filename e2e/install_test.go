@@ -54,7 +54,8 @@ func TestLaunchdAgent(t *testing.T) {
 	out, err := run()
 	require.Error(t, err)
 	require.Contains(t, out, "weir.env", "the error must name the missing file")
-	require.NoError(t, os.WriteFile(filepath.Join(settings, "weir.env"), []byte("DATABASE_URL=postgres://localhost/weir\nWEIR_WORKERS=4\n# a comment\nWEIR_STREAM='of my own'\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(settings, "weir.env"),
+		[]byte("DATABASE_URL=postgres://localhost/weir\nWEIR_WORKERS=4\n# a comment\nWEIR_STREAM='of my own'\n"), 0o600))
 	out, err = run()
 	require.NoError(t, err, out)
 	require.Contains(t, out, "of my own")
@@ -64,12 +65,17 @@ func TestLaunchdAgent(t *testing.T) {
 func TestPollerIsImported(t *testing.T) {
 	t.Parallel()
 	old, database := schematest.NewURL(t), schematest.NewURL(t)
-	for schema, rows := range map[string]string{"whole": "", "only_polled": "DROP TABLE follows", "only_follows": "DROP TABLE poll_state", "neither": "DROP TABLE follows, poll_state"} {
+	for schema, rows := range map[string]string{
+		"whole": "", "only_polled": "DROP TABLE follows", "only_follows": "DROP TABLE poll_state", "neither": "DROP TABLE follows, poll_state",
+	} {
 		execute(t, old, `CREATE SCHEMA `+schema+`; SET search_path = `+schema+`;
 CREATE TABLE poll_state (user_handle text PRIMARY KEY, last_cursor text, last_polled_at timestamp, posts_fetched_count int DEFAULT 0);
-INSERT INTO poll_state (user_handle) VALUES ('Alice.example'), ('@bob.example'), ('carol.example '), ('nobody'), ('x''); DROP TABLE watches; --'), (E'\\! false\n`+"`false`"+`');
-CREATE TABLE follows (did text PRIMARY KEY, handle text NOT NULL, display_name text, added_at timestamp DEFAULT CURRENT_TIMESTAMP, last_seen_at timestamp, backfill_completed boolean DEFAULT false);
-INSERT INTO follows VALUES ('did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', 'alice.example', 'Alice'), ('did:web:d.example', 'd.example', NULL), ('$do$', '', NULL);`+rows)
+INSERT INTO poll_state (user_handle) VALUES ('Alice.example'), ('@bob.example'), ('carol.example '), ('nobody'),
+    ('x''); DROP TABLE watches; --'), (E'\\! false\n`+"`false`"+`');
+CREATE TABLE follows (did text PRIMARY KEY, handle text NOT NULL, display_name text,
+    added_at timestamp DEFAULT CURRENT_TIMESTAMP, last_seen_at timestamp, backfill_completed boolean DEFAULT false);
+INSERT INTO follows VALUES ('did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', 'alice.example', 'Alice'),
+    ('did:web:d.example', 'd.example', NULL), ('$do$', '', NULL);`+rows)
 	}
 	psql, pool := clientTool(t, "psql"), open(t, database)
 	imports := func(schema string) (string, error) {
@@ -79,8 +85,9 @@ INSERT INTO follows VALUES ('did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', 'alice.example',
 		q := from.Query()
 		q.Set("options", "-csearch_path="+schema)
 		from.RawQuery = q.Encode()
-		out, err := exec.CommandContext(t.Context(), "/bin/bash", "-o", "pipefail", "-c", `"$0" --no-psqlrc "$1" --file="$2" | "$0" --no-psqlrc "$3" --set ON_ERROR_STOP=1`,
-			psql, from.String(), filepath.Join(project, "deploy/import-poller.sql"), database).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "/bin/bash", "-o", "pipefail", "-c",
+			`"$0" --no-psqlrc "$1" --file="$2" | "$0" --no-psqlrc "$3" --set ON_ERROR_STOP=1`, psql, from.String(),
+			filepath.Join(project, "deploy/import-poller.sql"), database).CombinedOutput()
 		return string(out), err
 	}
 	all := []string{"bob.example", "carol.example", "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "did:web:d.example"}

@@ -80,7 +80,8 @@ func (k *killing) explain() {
 	var text string
 	err := open(k.t, k.server.URL("weir")).QueryRow(context.Background(), `
 SELECT (SELECT json_agg(s) FROM streams AS s) || E'\n' ||
-       (SELECT json_agg(j) FROM (SELECT kind, state, attempted_by[1], count(*), max(errors::text) FROM river_job GROUP BY 1, 2, 3) AS j)`).Scan(&text)
+       (SELECT json_agg(j)
+		FROM (SELECT kind, state, attempted_by[1], count(*), max(errors::text) FROM river_job GROUP BY 1, 2, 3) AS j)`).Scan(&text)
 	k.t.Logf("the last event is %+v\n%s\n%v", k.net.Log().Last(), text, err)
 }
 
@@ -112,7 +113,8 @@ func (k *killing) drain(pool *pgxpool.Pool) {
 		n, err := tryCount(pool, read)
 		return err == nil && n == 1
 	}, 50*time.Millisecond, "not read: %s", tail(k.process.stderr.String(), 2000))
-	finishes(k.t, 50*time.Millisecond, func() (int, error) { return unprocessed(pool) }, "not processed: %s", tail(k.process.stderr.String(), 2000))
+	finishes(k.t, 50*time.Millisecond, func() (int, error) { return unprocessed(pool) }, "not processed: %s",
+		tail(k.process.stderr.String(), 2000))
 }
 
 // compare drains, stops the process and compares the tables with the oracle.
@@ -136,21 +138,26 @@ func (k *killing) compare() {
 		require.Empty(t, oracle.compareTrending(got, end, window))
 	}
 	require.Empty(t, oracle.countedProblems(t, k.env))
-	t.Logf("equal: %d events, %d posts, %d shares", len(k.net.Log().Entries()), count(t, pool, `SELECT count(*) FROM posts`), count(t, pool, `SELECT count(*) FROM shares`))
+	t.Logf("equal: %d events, %d posts, %d shares", len(k.net.Log().Entries()), count(t, pool, `SELECT count(*) FROM posts`),
+		count(t, pool, `SELECT count(*) FROM shares`))
 }
 
 // rowsOfProblems returns what the database stores about the records that the first problems name.
 func rowsOfProblems(t *testing.T, pool *pgxpool.Pool, problems []string) string {
 	t.Helper()
 	var text strings.Builder
-	for _, named := range regexp.MustCompile(`did:plc:\w+/(\w+)`).FindAllStringSubmatch(strings.Join(problems[:min(3, len(problems))], "\n"), -1) {
+	for _, named := range regexp.MustCompile(`did:plc:\w+/(\w+)`).FindAllStringSubmatch(strings.Join(problems[:min(3, len(problems))], "\n"),
+		-1) {
 		for table, sql := range map[string]string{
 			"records":    `SELECT to_jsonb(r) FROM records AS r WHERE rkey = $1`,
 			"tombstones": `SELECT to_jsonb(r) FROM tombstones AS r WHERE rkey = $1`,
-			"shares":     `SELECT to_jsonb(s) || jsonb_build_object('address', l.url) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE rkey = $1`,
-			"subjects":   `SELECT to_jsonb(s) FROM subjects AS s WHERE rkey = $1 OR rkey IN (SELECT subject_rkey FROM shares WHERE rkey = $1)`,
-			"waiting":    `SELECT to_jsonb(w) FROM waiting AS w WHERE $1 IN (rkey, for_rkey)`,
-			"river_job":  `SELECT to_jsonb(j) - 'metadata' || jsonb_build_object('args', left(j.args::text, 300)) FROM river_job AS j WHERE args::text LIKE '%' || $1 || '%'`,
+			"shares": `
+				SELECT to_jsonb(s) || jsonb_build_object('address', l.url) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE rkey = $1`,
+			"subjects": `SELECT to_jsonb(s) FROM subjects AS s WHERE rkey = $1 OR rkey IN (SELECT subject_rkey FROM shares WHERE rkey = $1)`,
+			"waiting":  `SELECT to_jsonb(w) FROM waiting AS w WHERE $1 IN (rkey, for_rkey)`,
+			"river_job": `
+				SELECT to_jsonb(j) - 'metadata' || jsonb_build_object('args', left(j.args::text, 300)) FROM river_job AS j
+				WHERE args::text LIKE '%' || $1 || '%'`,
 		} {
 			rows, _ := pool.Query(context.Background(), sql, named[1]) // CollectRows returns it
 			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])

@@ -22,7 +22,9 @@ func TestPastOfANewKind(t *testing.T) {
 	for _, followed := range []bool{false, true} {
 		t.Run(fmt.Sprint("followed ", followed), func(t *testing.T) {
 			t.Parallel()
-			nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 50, Silent: true}}})
+			nostr, err := simnet.NewNostr(simnet.NostrConfig{
+				Seed: 5, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 50, Silent: true}},
+			})
 			require.NoError(t, err)
 			t.Cleanup(nostr.Stop)
 			now := time.Now().Unix()
@@ -38,7 +40,8 @@ func TestPastOfANewKind(t *testing.T) {
 			}
 			n, url := network(t, 5), schematest.NewURL(t)
 			pool := open(t, url)
-			env := append(reads(n, url), "WEIR_NOSTR="+strings.Join(nostr.URLs(), ","), "WEIR_RETENTION=72h", "WEIR_HISTORY=auto", "WEIR_START=tip", "WEIR_NOSTR_AUTHOR_RELAYS=0", "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0")
+			env := append(reads(n, url), "WEIR_NOSTR="+strings.Join(nostr.URLs(), ","), "WEIR_RETENTION=72h", "WEIR_HISTORY=auto", "WEIR_START=tip",
+				"WEIR_NOSTR_AUTHOR_RELAYS=0", "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0")
 			authors := 2
 			if followed {
 				authors = 1
@@ -46,7 +49,8 @@ func TestPastOfANewKind(t *testing.T) {
 			}
 			stores := func(of string, want int) {
 				t.Helper()
-				eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM records WHERE collection = '`+of+`'`) == want }, 20*time.Millisecond, of)
+				eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM records WHERE collection = '`+of+`'`) == want },
+					20*time.Millisecond, of)
 			}
 			p := start(t, env, "serve")
 			stores("nostr.1", authors)
@@ -57,14 +61,16 @@ func TestPastOfANewKind(t *testing.T) {
 			require.Contains(t, refusal, "nostr.7 is not stored: name it in WEIR_COLLECTIONS")
 			env = append(env, "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0,nostr.7=0,nostr.1984")
 			p = start(t, env, "serve")
-			eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM records WHERE collection = 'nostr.7'`) > 0 }, time.Millisecond)
+			eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM records WHERE collection = 'nostr.7'`) > 0 },
+				time.Millisecond)
 			p.kill()
 			p = start(t, env, "serve")
 			stores("nostr.7", 30*authors)
 			require.Contains(t, succeed(t, env, "backfill", "add", "--collection", "nostr.1984"), "history of nostr.1984 requested")
 			stores("nostr.1984", authors)
 			eventually.True(t, func() bool {
-				return count(t, pool, `SELECT count(*) FROM histories WHERE collection IN ('nostr.7', 'nostr.1984') AND completed_at IS NOT NULL AND problem = ''`) == 2
+				return count(t, pool, `
+					SELECT count(*) FROM histories WHERE collection IN ('nostr.7', 'nostr.1984') AND completed_at IS NOT NULL AND problem = ''`) == 2
 			}, 20*time.Millisecond)
 			stopServe(t, p)
 			require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE record ->> 'content' IN ('deleted', 'too old')`))

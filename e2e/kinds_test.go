@@ -18,7 +18,9 @@ import (
 // authors delete is forgotten, of whatever kind. A rebuilt database knows what is archived.
 func TestEveryKindIsArchivedAndForgotten(t *testing.T) {
 	t.Parallel()
-	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 20}}})
+	nostr, err := simnet.NewNostr(simnet.NostrConfig{
+		Seed: 5, Authors: 2, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 20}},
+	})
 	require.NoError(t, err)
 	t.Cleanup(nostr.Stop)
 	date := time.Now().Unix() - 100
@@ -76,7 +78,8 @@ func TestEveryKindIsArchivedAndForgotten(t *testing.T) {
 			kept = append(kept, fmt.Sprint(*e.Kind, " ", e.Content))
 		}
 	}
-	require.ElementsMatch(t, []string{"0 kept by 1", "1 kept by 1", "3 kept by 1", "7 kept by 1", "1999 kept by 1", "30078 kept by 1", "5 ", "62 ", "7 last"}, kept)
+	require.ElementsMatch(t,
+		[]string{"0 kept by 1", "1 kept by 1", "3 kept by 1", "7 kept by 1", "1999 kept by 1", "30078 kept by 1", "5 ", "62 ", "7 last"}, kept)
 
 	second := schematest.NewURL(t)
 	succeed(t, append(reads(n, second), settings...), "archive", "rebuild", "--database")

@@ -26,7 +26,9 @@ func (l *layered) rebuilds(changes []layersChange) {
 		`DELETE FROM record_texts`,
 		`DELETE FROM record_refs`,
 		`INSERT INTO record_texts (collection, did, rkey, text, words) SELECT collection, did, rkey, 'stale', 'stale' FROM ` + deletedRecord,
-		`INSERT INTO record_refs (collection, did, rkey, path, kind, target, declared, read, dangling) SELECT collection, did, rkey, '/stale', 'at-uri', '', true, false, false FROM ` + deletedRecord,
+		`
+			INSERT INTO record_refs (collection, did, rkey, path, kind, target, declared, read, dangling)
+			SELECT collection, did, rkey, '/stale', 'at-uri', '', true, false, false FROM ` + deletedRecord,
 		`DROP VIEW layers.expression`,
 	} {
 		done, err := l.pool.Exec(l.t.Context(), sql)
@@ -45,18 +47,21 @@ func (l *layered) rebuilds(changes []layersChange) {
 	}, "the rebuild does not end: %s", tail(l.process.stderr.String(), 2000))
 	l.read()
 	require.Subset(l.t, l.untouched(changed), before) // records that were parked may have a text now
-	require.Zero(l.t, count(l.t, l.pool, `SELECT (SELECT count(*) FROM record_texts WHERE text = 'stale') + (SELECT count(*) FROM record_refs WHERE path = '/stale')`))
+	require.Zero(l.t, count(l.t, l.pool, `
+		SELECT (SELECT count(*) FROM record_texts WHERE text = 'stale') + (SELECT count(*) FROM record_refs WHERE path = '/stale')`))
 }
 
 // deletedRecord is a record that is not stored.
 const deletedRecord = `(SELECT t.collection, t.did, t.rkey FROM tombstones AS t
-	WHERE t.collection LIKE 'pub.layers.%' AND NOT EXISTS (SELECT FROM records_other AS r WHERE (r.did, r.collection, r.rkey) = (t.did, t.collection, t.rkey)) ORDER BY t.did, t.rkey LIMIT 1) AS d`
+	WHERE t.collection LIKE 'pub.layers.%' AND NOT EXISTS (SELECT FROM records_other AS r
+	    WHERE (r.did, r.collection, r.rkey) = (t.did, t.collection, t.rkey)) ORDER BY t.did, t.rkey LIMIT 1) AS d`
 
 // untouched returns the search texts of the records that did not change. It omits records of
 // accounts that changed or were deleted before.
 func (l *layered) untouched(changed map[string]bool) []string {
 	l.t.Helper()
-	return slices.DeleteFunc(texts(l.t, l.pool, `SELECT 'at://' || did || '/' || collection || '/' || rkey || ' ' || text || ' ' || words::text FROM record_texts AS t
+	return slices.DeleteFunc(texts(l.t, l.pool,
+		`SELECT 'at://' || did || '/' || collection || '/' || rkey || ' ' || text || ' ' || words::text FROM record_texts AS t
 		WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = t.did AND a.status = 'deleted')`), func(line string) bool {
 		did, collection, rkey := splitURI(line)
 		return changed[did] || changed["at://"+did+"/"+collection+"/"+rkey]
@@ -102,12 +107,14 @@ func (l *layered) views() {
 	require.NoError(l.t, err)
 	require.NotEmpty(l.t, want)
 	require.ElementsMatch(l.t, want, got)
-	views := texts(l.t, l.pool, `SELECT collection || ' ' || schema_name || '.' || view_name FROM record_views WHERE collection LIKE 'pub.layers.%'`)
+	views := texts(l.t, l.pool,
+		`SELECT collection || ' ' || schema_name || '.' || view_name FROM record_views WHERE collection LIKE 'pub.layers.%'`)
 	var viewed []string
 	for _, line := range views {
 		collection, view, _ := strings.Cut(line, " ")
 		viewed = append(viewed, strings.TrimPrefix(collection, layersName))
-		require.Zero(l.t, count(l.t, l.pool, `SELECT (SELECT count(*) FROM `+view+`) - (SELECT count(*) FROM records WHERE collection = '`+collection+`')`), line)
+		require.Zero(l.t,
+			count(l.t, l.pool, `SELECT (SELECT count(*) FROM `+view+`) - (SELECT count(*) FROM records WHERE collection = '`+collection+`')`), line)
 	}
 	require.Subset(l.t, viewed, l.plan.kinds) // a lexicon without records has a view too
 }

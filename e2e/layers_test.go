@@ -48,7 +48,10 @@ func TestLayersEndAsAFoldSays(t *testing.T) {
 			for _, line := range l.states() {
 				counts[strings.Join(strings.Fields(strings.Split(line, " refs:")[0])[2:], " ")]++
 			}
-			for _, state := range []string{"valid projected", "valid projected dangling", "valid parked", "valid missing letter:reference", "invalid refused letter:lexicon", "valid refused letter:rules"} {
+			for _, state := range []string{
+				"valid projected", "valid projected dangling", "valid parked", "valid missing letter:reference", "invalid refused letter:lexicon",
+				"valid refused letter:rules",
+			} {
 				require.Positive(t, counts[state], "%s: %v", state, counts)
 			}
 			t.Logf("%d changes, %v", len(l.net.Log().Entries()), counts)
@@ -83,8 +86,8 @@ func newLayered(t *testing.T, wire string) *layered {
 	require.NoError(t, n.Withhold(dids[len(dids)-1], true))
 	url := schematest.NewURL(t)
 	l := &layered{t: t, net: n, plan: newLayersPlan(seed, dids, records), pool: open(t, url+"&application_name=oracle"), real: real}
-	l.env = slices.Concat(follower(n, url), []string{"WEIR_START=oldest", "WEIR_COLLECTIONS=app.bsky.feed.post," + layersName + "*", "WEIR_LEXICONS=" + layersFolder(t),
-		"WEIR_BATCH_EVENTS=50", "WEIR_BATCH_INTERVAL=20ms", "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=2m"})
+	l.env = slices.Concat(follower(n, url), []string{"WEIR_START=oldest", "WEIR_COLLECTIONS=app.bsky.feed.post," + layersName + "*",
+		"WEIR_LEXICONS=" + layersFolder(t), "WEIR_BATCH_EVENTS=50", "WEIR_BATCH_INTERVAL=20ms", "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=2m"})
 	if wire == "firehose" {
 		l.env = append(l.env, readsRelay(n)...)
 	}
@@ -144,16 +147,20 @@ func (l *layered) writes(changes []layersChange) {
 func (l *layered) restart(env ...string) {
 	l.t.Helper()
 	finishes(l.t, 3*time.Millisecond, func() (int, error) { // statements of the killed process may still be committed
-		return tryCount(l.pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> 'oracle'`)
+		return tryCount(l.pool, `
+			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+			    AND application_name <> 'oracle'`)
 	}, "the dead process has connections")
 	// The killed process's leadership and jobs are held for minutes: end that now.
-	_, err := l.pool.Exec(l.t.Context(), `WITH dead AS (DELETE FROM river_leader) UPDATE river_job SET attempted_at = attempted_at - interval '1 hour' WHERE state = 'running'`)
+	_, err := l.pool.Exec(l.t.Context(),
+		`WITH dead AS (DELETE FROM river_leader) UPDATE river_job SET attempted_at = attempted_at - interval '1 hour' WHERE state = 'running'`)
 	require.NoError(l.t, err)
 	l.process = start(l.t, slices.Concat(l.env, env), "serve")
 }
 
 // unjudged counts the jobs left to do, without the checks that are due later.
-const unjudged = `(SELECT count(*) FROM river_job WHERE kind IN ('judge_records', 'judge_dependents', 'judge_account') AND finalized_at IS NULL)`
+const unjudged = `(SELECT count(*) FROM river_job WHERE kind IN ('judge_records', 'judge_dependents',` +
+	` 'judge_account') AND finalized_at IS NULL)`
 
 // asked waits until every missing record was looked up and requested from its server.
 func (l *layered) asked() {
@@ -162,8 +169,10 @@ func (l *layered) asked() {
 	finishes(l.t, 50*time.Millisecond, func() (int, error) {
 		if !l.real {
 			_, err := l.pool.Exec(l.t.Context(), `
-WITH due AS (UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' AND attempts = 2 AND retry_at > now() FOR UPDATE SKIP LOCKED)) RETURNING 1)
-UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'check_parked' AND state IN ('scheduled', 'available') AND scheduled_at > now() AND EXISTS (SELECT FROM due)`)
+WITH due AS (UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked
+    WHERE state = 'waiting' AND attempts = 2 AND retry_at > now() FOR UPDATE SKIP LOCKED)) RETURNING 1)
+UPDATE river_job SET scheduled_at = now(), state = 'available'
+WHERE kind = 'check_parked' AND state IN ('scheduled', 'available') AND scheduled_at > now() AND EXISTS (SELECT FROM due)`)
 			if err != nil {
 				return 0, err
 			}
@@ -182,19 +191,24 @@ func (l *layered) read() {
 		}
 	}
 	finishes(l.t, 20*time.Millisecond, func() (int, error) {
-		return tryCount(l.pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at IS NULL OR last_event_at < to_timestamp(%d / 1000000.0)`, last.TimeUS))
+		return tryCount(l.pool, fmt.Sprintf(`
+			SELECT count(*) FROM streams WHERE last_event_at IS NULL OR last_event_at < to_timestamp(%d / 1000000.0)`, last.TimeUS))
 	}, "the last change is not read: %s", tail(l.process.stderr.String(), 2000))
-	finishes(l.t, 20*time.Millisecond, func() (int, error) { return tryCount(l.pool, `SELECT `+unjudged) }, "not judged: %s", tail(l.process.stderr.String(), 2000))
+	finishes(l.t, 20*time.Millisecond, func() (int, error) { return tryCount(l.pool, `SELECT `+unjudged) }, "not judged: %s",
+		tail(l.process.stderr.String(), 2000))
 }
 
 // states returns the database's verdict on each record, in the form of layersFold.states.
 func (l *layered) states() []string {
 	l.t.Helper()
 	lines := texts(l.t, l.pool, `
-SELECT 'at://' || r.did || '/' || r.collection || '/' || r.rkey || ' ' || coalesce(v.cid || ' ' || v.verdict || ' ' || v.state || CASE WHEN v.dangling THEN ' dangling' ELSE '' END, 'not judged')
-       || coalesce(' refs:' || (SELECT string_agg(f.path || CASE WHEN f.dangling THEN '!' ELSE '' END, ',' ORDER BY (f.path || CASE WHEN f.dangling THEN '!' ELSE '' END) COLLATE "C")
+SELECT 'at://' || r.did || '/' || r.collection || '/' || r.rkey || ' ' || coalesce(v.cid || ' ' || v.verdict || ' ' || v.state ||
+    CASE WHEN v.dangling THEN ' dangling' ELSE '' END, 'not judged')
+       || coalesce(' refs:' || (SELECT string_agg(f.path || CASE WHEN f.dangling THEN '!' ELSE '' END, ','
+           ORDER BY (f.path || CASE WHEN f.dangling THEN '!' ELSE '' END) COLLATE "C")
                                 FROM record_refs AS f WHERE (f.did, f.collection, f.rkey) = (r.did, r.collection, r.rkey)), '')
-       || coalesce(' letter:' || (SELECT string_agg(d.stage, ',') FROM dead_letters AS d WHERE (d.did, d.collection, d.rkey) = (r.did, r.collection, r.rkey) AND d.state IN ('open', 'retrying')), '')
+       || coalesce(' letter:' || (SELECT string_agg(d.stage, ',') FROM dead_letters AS d
+           WHERE (d.did, d.collection, d.rkey) = (r.did, r.collection, r.rkey) AND d.state IN ('open', 'retrying')), '')
 FROM records_other AS r FULL JOIN verdicts AS v ON (v.did, v.collection, v.rkey) = (r.did, r.collection, r.rkey)
 WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = coalesce(r.did, v.did) AND a.status = 'deleted')`)
 	slices.Sort(lines)
@@ -226,7 +240,8 @@ func (l *layered) compare() {
 // missing were requested from their servers.
 func (l *layered) ladder() {
 	l.t.Helper()
-	require.Equal(l.t, []string{"asking 3", "waiting 0 1", "waiting 1 4", "waiting 2 16"}, texts(l.t, l.pool, `SELECT DISTINCT step FROM ladder ORDER BY 1`))
+	require.Equal(l.t, []string{"asking 3", "waiting 0 1", "waiting 1 4", "waiting 2 16"},
+		texts(l.t, l.pool, `SELECT DISTINCT step FROM ladder ORDER BY 1`))
 	asked := map[string]time.Time{}
 	for _, call := range l.net.Calls("com.atproto.repo.getRecord") {
 		if at, again := asked[call.URIs[0]]; !again || call.At.Before(at) {

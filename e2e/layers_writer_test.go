@@ -20,12 +20,23 @@ func layersTexts() map[string][]string {
 	const text = `"id":"x","kind":"document","text":"a text of many words, of which some are annotated"`
 	const span = `"textSpan":{"byteStart":2,"byteEnd":6}`
 	return map[string][]string{
-		"expression.expression":         {text, text + `,"parentRef":"<expression.expression>"`},
-		"segmentation.segmentation":     {`"expression":"<expression.expression>","tokenizations":[{"uuid":{"value":"t"},"kind":"word","tokens":[{"tokenIndex":0,` + span + `}]}]`},
-		"annotation.annotationLayer":    {`"expression":"<expression.expression>","kind":"span","annotations":[{"uuid":{"value":"u"},"ontologyTypeRef":"<ontology.typeDef>","anchor":{` + span + `}}]`},
-		"annotation.clusterSet":         {`"kind":"coreference","layerRef":"<annotation.annotationLayer>","clusters":[{"uuid":{"value":"c"},"members":[{"recordRef":"<annotation.annotationLayer>"}]}]`},
-		"ontology.ontology":             {`"name":"o"`},
-		"ontology.typeDef":              {`"ontologyRef":"<ontology.ontology>","name":"t","typeKind":"entity-type"`, `"ontologyRef":"<ontology.ontology>","name":"t","typeKind":"entity-type","parentTypeRef":"<ontology.typeDef>"`},
+		"expression.expression": {text, text + `,"parentRef":"<expression.expression>"`},
+		"segmentation.segmentation": {
+			`"expression":"<expression.expression>","tokenizations":[{"uuid":{"value":"t"},"kind":"word","tokens":[{"tokenIndex":0,` + span + `}]}]`,
+		},
+		"annotation.annotationLayer": {
+			`"expression":"<expression.expression>","kind":"span","annotations":[{"uuid":{"value":"u"},"ontologyTypeRef":"<ontology.typeDef>",` +
+				`"anchor":{` + span + `}}]`,
+		},
+		"annotation.clusterSet": {
+			`"kind":"coreference","layerRef":"<annotation.annotationLayer>","clusters":[{"uuid":{"value":"c"},` +
+				`"members":[{"recordRef":"<annotation.annotationLayer>"}]}]`,
+		},
+		"ontology.ontology": {`"name":"o"`},
+		"ontology.typeDef": {
+			`"ontologyRef":"<ontology.ontology>","name":"t","typeKind":"entity-type"`,
+			`"ontologyRef":"<ontology.ontology>","name":"t","typeKind":"entity-type","parentTypeRef":"<ontology.typeDef>"`,
+		},
 		"corpus.corpus":                 {`"name":"c"`, `"name":"c","ontologyRefs":["<ontology.ontology>","<ontology.ontology>"]`},
 		"corpus.membership":             {`"corpusRef":"<corpus.corpus>","expressionRef":"<expression.expression>"`},
 		"resource.entry":                {`"form":"f"`},
@@ -33,19 +44,31 @@ func layersTexts() map[string][]string {
 		"resource.collectionMembership": {`"collectionRef":"<resource.collection>","entryRef":"<resource.entry>"`},
 		"resource.template":             {`"text":"{a}","slots":[{"name":"a"}]`},
 		"resource.filling":              {`"templateRef":"<resource.template>","slotFillings":[{"slotName":"a","entryRef":"<resource.entry>"}]`},
-		"resource.templateComposition":  {`"compositionType":"sequence","members":[{"ordinal":1,"templateRef":"<resource.template>"},{"ordinal":2,"compositionRef":"<resource.templateComposition>"}]`},
-		"judgment.experimentDef":        {`"name":"e","scaleMin":1,"scaleMax":5`},
-		"judgment.judgmentSet":          {`"experimentRef":"<judgment.experimentDef>","judgments":[{"item":{"recordRef":"<any>"},"scalarValue":3}]`},
-		"judgment.agreementReport":      {`"experimentRef":"<judgment.experimentDef>","judgmentSetRefs":["<judgment.judgmentSet>"]`},
-		"alignment.alignment":           {`"kind":"translation","source":{"recordRef":"<any>"},"target":{"recordRef":"<any>"},"links":[{"sourceIndices":[1],"targetIndices":[1]}]`},
-		"graph.graphNode":               {`"nodeType":"concept"`},
-		"graph.graphEdge":               {`"source":{"recordRef":"<graph.graphNode>"},"target":{"recordRef":"<any>"},"edgeType":"same-as"`},
-		"graph.graphEdgeSet":            {`"edges":[{"uuid":{"value":"u"},"edgeType":"same-as","source":{"recordRef":"<any>"},"target":{"recordRef":"<graph.graphNode>"}}]`},
-		"persona.persona":               {`"name":"p"`, `"name":"p","parentRef":"<persona.persona>"`},
-		"media.media":                   {`"kind":"image","externalUri":"https://example.com/a"`, `"kind":"image","externalUri":"https://example.com/a","parentMediaRef":"<media.media>"`},
-		"eprint.eprint":                 {`"eprintIdentifier":"10.1/2","linkType":"describes","expressionRefs":["<expression.expression>"]`},
-		"eprint.dataLink":               {`"eprintUri":"at://did:plc:elsewhere/com.example.paper/1","dataKind":"corpus","expressionRefs":["<expression.expression>"]`},
-		"changelog.entry":               {`"subject":"<any>","subjectCollection":"<its collection>","summary":"s","sections":[]`},
+		"resource.templateComposition": {
+			`"compositionType":"sequence","members":[{"ordinal":1,"templateRef":"<resource.template>"},{"ordinal":2,` +
+				`"compositionRef":"<resource.templateComposition>"}]`,
+		},
+		"judgment.experimentDef":   {`"name":"e","scaleMin":1,"scaleMax":5`},
+		"judgment.judgmentSet":     {`"experimentRef":"<judgment.experimentDef>","judgments":[{"item":{"recordRef":"<any>"},"scalarValue":3}]`},
+		"judgment.agreementReport": {`"experimentRef":"<judgment.experimentDef>","judgmentSetRefs":["<judgment.judgmentSet>"]`},
+		"alignment.alignment": {
+			`"kind":"translation","source":{"recordRef":"<any>"},"target":{"recordRef":"<any>"},"links":[{"sourceIndices":[1],"targetIndices":[1]}]`,
+		},
+		"graph.graphNode": {`"nodeType":"concept"`},
+		"graph.graphEdge": {`"source":{"recordRef":"<graph.graphNode>"},"target":{"recordRef":"<any>"},"edgeType":"same-as"`},
+		"graph.graphEdgeSet": {
+			`"edges":[{"uuid":{"value":"u"},"edgeType":"same-as","source":{"recordRef":"<any>"},"target":{"recordRef":"<graph.graphNode>"}}]`,
+		},
+		"persona.persona": {`"name":"p"`, `"name":"p","parentRef":"<persona.persona>"`},
+		"media.media": {
+			`"kind":"image","externalUri":"https://example.com/a"`,
+			`"kind":"image","externalUri":"https://example.com/a","parentMediaRef":"<media.media>"`,
+		},
+		"eprint.eprint": {`"eprintIdentifier":"10.1/2","linkType":"describes","expressionRefs":["<expression.expression>"]`},
+		"eprint.dataLink": {
+			`"eprintUri":"at://did:plc:elsewhere/com.example.paper/1","dataKind":"corpus","expressionRefs":["<expression.expression>"]`,
+		},
+		"changelog.entry": {`"subject":"<any>","subjectCollection":"<its collection>","summary":"s","sections":[]`},
 	}
 }
 
@@ -94,7 +117,10 @@ type layersPlan struct {
 
 // newLayersPlan plans the changes of this many records.
 func newLayersPlan(seed uint64, dids []string, records int) *layersPlan {
-	p := &layersPlan{random: rand.New(rand.NewPCG(seed, 1)), texts: layersTexts(), dids: dids, uris: map[string][]string{}, withheld: map[string][]string{}} // not for security
+	// not for security
+	p := &layersPlan{
+		random: rand.New(rand.NewPCG(seed, 1)), texts: layersTexts(), dids: dids, uris: map[string][]string{}, withheld: map[string][]string{},
+	}
 	for kind := range p.texts {
 		p.kinds = append(p.kinds, kind)
 	}
@@ -103,7 +129,8 @@ func newLayersPlan(seed uint64, dids []string, records int) *layersPlan {
 		kind := p.kinds[i%len(p.kinds)]
 		p.uris[kind] = append(p.uris[kind], p.uri(kind, p.one(dids[:len(dids)-1])))
 	}
-	for _, kind := range []string{"ontology.ontology", "expression.expression", "corpus.corpus"} { // these collections require no other records
+	// these collections require no other records
+	for _, kind := range []string{"ontology.ontology", "expression.expression", "corpus.corpus"} {
 		for range 3 {
 			uri := p.uri(kind, dids[len(dids)-1])
 			p.withheld[kind] = append(p.withheld[kind], uri)
@@ -116,11 +143,15 @@ func newLayersPlan(seed uint64, dids []string, records int) *layersPlan {
 		}
 	}
 	for i, kind := range slices.Repeat([]string{"ontology.typeDef", "corpus.membership", "changelog.entry"}, 2) {
-		p.early = append(p.early, layersChange{at: float64(i), uri: p.uri(kind, p.one(dids[:len(dids)-3])), record: p.record(kind, p.texts[kind][0], true)})
-		p.late = append(p.late, layersChange{at: float64(100 + i), uri: p.uri(kind, p.one(dids[:len(dids)-3])), record: p.record(kind, p.texts[kind][0], true)})
+		p.early = append(p.early,
+			layersChange{at: float64(i), uri: p.uri(kind, p.one(dids[:len(dids)-3])), record: p.record(kind, p.texts[kind][0], true)})
+		p.late = append(p.late,
+			layersChange{at: float64(100 + i), uri: p.uri(kind, p.one(dids[:len(dids)-3])), record: p.record(kind, p.texts[kind][0], true)})
 	}
 	p.early = append(p.early, layersChange{at: 30, uri: dids[len(dids)-2], status: "deleted"})
-	p.late = append(p.late, layersChange{at: 130, uri: dids[len(dids)-3], status: "deleted"}, layersChange{at: 161, uri: dids[0], status: "takendown"}) // this account's records are all written by then
+	// this account's records are all written by then
+	p.late = append(p.late, layersChange{at: 130, uri: dids[len(dids)-3], status: "deleted"},
+		layersChange{at: 161, uri: dids[0], status: "takendown"})
 	for _, changes := range [][]layersChange{p.early, p.late} {
 		slices.SortStableFunc(changes, func(a, b layersChange) int { return cmp.Compare(a.at, b.at) })
 	}

@@ -37,7 +37,9 @@ func TestLibraryExample(t *testing.T) {
 	}, "not everything is projected")
 	require.Greater(t, count(t, pool, `SELECT count(*) FROM records WHERE collection = 'app.bsky.feed.like'`), 1500)
 	eventually.True(t, func() bool { // a deleted account's records are purged shortly before their projection
-		n, err := tryCount(pool, `SELECT count(*) FROM likes AS l FULL JOIN (SELECT * FROM records WHERE collection = 'app.bsky.feed.like') AS r USING (did, collection, rkey)
+		n, err := tryCount(pool,
+			`SELECT count(*) FROM likes AS l FULL JOIN (SELECT * FROM records WHERE collection = 'app.bsky.feed.like') AS r
+		USING (did, collection, rkey)
 			WHERE l.subject IS DISTINCT FROM r.record #>> '{subject,uri}'`)
 		return err == nil && n == 0
 	}, 20*time.Millisecond)

@@ -41,9 +41,14 @@ func (s *sharing) post(account int, shared string) {
 	at := s.at.Add(time.Duration(s.n) * time.Second)
 	record := map[string]any{"$type": "app.bsky.feed.post", "text": "read this", "createdAt": at.UTC().Format(time.RFC3339)}
 	if uri, title, ok := strings.Cut(shared, " | "); ok {
-		record["embed"] = map[string]any{"$type": "app.bsky.embed.external", "external": map[string]any{"uri": uri, "title": title, "description": ""}}
+		record["embed"] = map[string]any{
+			"$type": "app.bsky.embed.external", "external": map[string]any{"uri": uri, "title": title, "description": ""},
+		}
 	} else {
-		record["facets"] = []any{map[string]any{"index": map[string]any{"byteStart": 0, "byteEnd": 4}, "features": []any{map[string]any{"$type": "app.bsky.richtext.facet#link", "uri": shared}}}}
+		record["facets"] = []any{map[string]any{
+			"index":    map[string]any{"byteStart": 0, "byteEnd": 4},
+			"features": []any{map[string]any{"$type": "app.bsky.richtext.facet#link", "uri": shared}},
+		}}
 	}
 	tid := syntax.NewTID(at.UnixMicro(), uint(s.n)).String() // small
 	s.line(account, "commit", map[string]any{"rev": tid, "operation": "create", "collection": "app.bsky.feed.post", "rkey": tid,
@@ -112,7 +117,9 @@ func TestKindsOfLinks(t *testing.T) {
 	pool := open(t, url)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM short_links WHERE NOT guess`))
 	var handles string
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT string_agg(handle || CASE WHEN handle <> '' AND handle_unverified THEN ' unverified' ELSE '' END, ', ' ORDER BY did) FROM accounts WHERE did IN ($1, $2, $3)`,
+	require.NoError(t, pool.QueryRow(t.Context(), `
+		SELECT string_agg(handle || CASE WHEN handle <> '' AND handle_unverified THEN ' unverified' ELSE '' END, ', ' ORDER BY did)
+		FROM accounts WHERE did IN ($1, $2, $3)`,
 		accountOf(0), accountOf(1), accountOf(2)).Scan(&handles))
 	require.Equal(t, "ada.writes.example unverified, bo.example unverified, ", handles)
 }

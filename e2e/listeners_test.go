@@ -77,7 +77,10 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 // of probes. The ops endpoints are on the ops listener alone.
 func TestListenersServeOnlyTheirHosts(t *testing.T) {
 	t.Parallel()
-	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve", "WEIR_URL=https://public.example/"}
+	env := []string{
+		"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve",
+		"WEIR_URL=https://public.example/",
+	}
 	web := start(t, env, "web")
 	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
 	code := func(url, host string) int {

@@ -43,7 +43,8 @@ func tool(t *testing.T, name string) string {
 func TestRules(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules",
+		strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 
@@ -53,19 +54,26 @@ func TestLimitsAgreeEverywhere(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	database := schematest.NewURL(t)
-	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_INTERVAL=0", "WEIR_ALERT_INTERVAL=1s"), "serve")
+	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000",
+		"WEIR_AUDIT_INTERVAL=0", "WEIR_ALERT_INTERVAL=1s"), "serve")
 	at := serve.opsURL(t)
 	_, page := getOps(t, at+"/metrics", "")
-	for _, line := range []string{"weir_lag_limit_seconds 420", "weir_queue_limit_jobs 77", "weir_database_limit_bytes 1000", "weir_audit_limit_seconds +Inf"} {
+	for _, line := range []string{
+		"weir_lag_limit_seconds 420", "weir_queue_limit_jobs 77", "weir_database_limit_bytes 1000", "weir_audit_limit_seconds +Inf",
+	} {
 		require.Contains(t, page, "\n"+line+"\n")
 	}
 	report, _ := reported(t, at)
 	require.Contains(t, fmt.Sprint(report.Conditions), "WeirDatabaseLarge")
 	pool := open(t, database)
-	execute(t, database, `INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'elsewhere' FROM generate_series(1, 78);
+	execute(t, database,
+		`INSERT INTO river_job (args, kind, max_attempts, priority, queue)
+		SELECT '{}', 'of_nobody', 1, 1, 'elsewhere' FROM generate_series(1, 78);
 		INSERT INTO river_queue (name, updated_at) VALUES ('elsewhere', now())`)
 	eventually.True(t, func() bool {
-		return count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep' AND component = 'elsewhere'`) == 2
+		return count(t, pool, `
+			SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep'
+			    AND component = 'elsewhere'`) == 2
 	}, 50*time.Millisecond)
 }
 
@@ -79,9 +87,13 @@ func TestHighestQueueLimitCanBePassed(t *testing.T) {
 		return []string{"DATABASE_URL=" + database, fmt.Sprint("WEIR_QUEUE_LIMIT=", limit)}
 	}
 	fill := func(jobs int) {
-		execute(t, database, fmt.Sprintf(`INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'process' FROM generate_series(1, %d)`, jobs))
+		execute(t, database, fmt.Sprintf(`
+			INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'process'
+			FROM generate_series(1, %d)`, jobs))
 	}
-	execute(t, database, `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('links', '{app.bsky.feed.post}', 'process_posts', 'process', '{}')`)
+	execute(t, database, `
+		INSERT INTO projections (name, collections, kind, queue, tables)
+		VALUES ('links', '{app.bsky.feed.post}', 'process_posts', 'process', '{}')`)
 	const highest = schema.CountedJobs
 	fill(highest)
 	stdout, _, _ := weir(t, limited(highest), "status")
@@ -181,10 +193,12 @@ func startPrometheus(t *testing.T, scraped string) server {
 	dir := t.TempDir()
 	rules, err := filepath.Abs(rulesFile)
 	require.NoError(t, err)
-	config := fmt.Sprintf("global: {scrape_interval: 5s, scrape_timeout: 5s, evaluation_interval: 5s}\nrule_files: [%q]\nscrape_configs: [{job_name: weir, static_configs: [{targets: [%q]}]}]\n",
+	config := fmt.Sprintf("global: {scrape_interval: 5s, scrape_timeout: 5s, evaluation_interval: 5s}\nrule_files: [%q]\nscrape_configs: "+
+		"[{job_name: weir, static_configs: [{targets: [%q]}]}]\n",
 		rules, strings.TrimPrefix(scraped, "http://"))
 	require.NoError(t, os.WriteFile(dir+"/prometheus.yml", []byte(config), 0o600))
-	cmd := exec.Command(tool(t, "prometheus"), "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0")
+	cmd := exec.Command(tool(t, "prometheus"), "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
+		"--web.listen-address=127.0.0.1:0")
 	var out lockedBuffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Start())
@@ -283,7 +297,8 @@ func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 	defer stop()
 	_, err := pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('elsewhere', now(), now())`)
 	require.NoError(t, err)
-	_, err = pool.Exec(t.Context(), `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
+	_, err = pool.Exec(t.Context(),
+		`INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
 		VALUES (now(), now(), now(), now(), 20, 0, 1000, 0, 0, 0, 1, true)`)
 	require.NoError(t, err)
 	s := startPrometheus(t, at)
@@ -325,7 +340,8 @@ func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 	for _, expr := range asked {
 		for _, series := range selectors(expr) {
 			if !inHelp(page, series) {
-				eventually.True(t, func() bool { return s.evaluates(series) == nil }, 50*time.Millisecond, "no series or help text has %s, of %s", series, expr)
+				eventually.True(t, func() bool { return s.evaluates(series) == nil }, 50*time.Millisecond, "no series or help text has %s, of %s",
+					series, expr)
 			}
 		}
 	}

@@ -17,8 +17,8 @@ import (
 // archivedNetwork is a simulated network whose server has an archive of small blocks.
 func archivedNetwork(t *testing.T, history int, ended time.Duration) *simnet.Net {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 100, Follows: 10, History: history, HistorySpan: time.Hour, Start: time.Now().Add(-ended),
-		Archive: &simnet.Archive{BlockEvents: 100, SegmentBlocks: 5, Key: "the archive's key"}})
+	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 100, Follows: 10, History: history, HistorySpan: time.Hour,
+		Start: time.Now().Add(-ended), Archive: &simnet.Archive{BlockEvents: 100, SegmentBlocks: 5, Key: "the archive's key"}})
 	require.NoError(t, err)
 	startNetwork(t, n)
 	return n
@@ -27,7 +27,8 @@ func archivedNetwork(t *testing.T, history int, ended time.Duration) *simnet.Net
 // backfillsDue makes network backfills continue that wait for the archive to seal more.
 func backfillsDue(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	_, err := pool.Exec(t.Context(), `UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'backfill_network' AND state = 'scheduled'`)
+	_, err := pool.Exec(t.Context(),
+		`UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'backfill_network' AND state = 'scheduled'`)
 	require.NoError(t, err)
 }
 
@@ -80,7 +81,8 @@ func TestGapOfTheWholeNetworkIsReadFromTheArchive(t *testing.T) {
 	n.Play(100) // the gap ends where the stream goes on
 	read := func(events int) {
 		t.Helper()
-		eventually.True(t, func() bool { return count(t, pool, `SELECT coalesce(sum(events), 0) FROM network_backfills`) >= events }, 10*time.Millisecond, "%s", &second.stderr)
+		eventually.True(t, func() bool { return count(t, pool, `SELECT coalesce(sum(events), 0) FROM network_backfills`) >= events },
+			10*time.Millisecond, "%s", &second.stderr)
 	}
 	require.NoError(t, n.Do(simnet.Renumber))
 	n.CompactArchive()
@@ -95,14 +97,16 @@ func TestGapOfTheWholeNetworkIsReadFromTheArchive(t *testing.T) {
 		return count(t, pool, `SELECT count(*) FROM network_backfills WHERE problem LIKE 'the newest events%'`) == 1
 	}, 100*time.Millisecond, "%s", &third.stderr)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM gaps AS g JOIN network_backfills AS b ON b.gap_id = g.id
-		WHERE g.closed_at IS NULL AND g.problem = '' AND g.from_at = b.read_to - interval '1 minute' AND g.from_at > b.from_at + interval '40 minutes'`), "the gap is what is left")
+		WHERE g.closed_at IS NULL AND g.problem = '' AND g.from_at = b.read_to - interval '1 minute'
+		    AND g.from_at > b.from_at + interval '40 minutes'`), "the gap is what is left")
 
 	n.Travel(0)
 	n.Play(100)
 	n.SealArchive()
 	eventually.True(t, func() bool {
 		backfillsDue(t, pool)
-		return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND how_closed LIKE 'the interval was read from the archive of 127.0.0.1:%'`) == 1
+		return count(t, pool, `
+			SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND how_closed LIKE 'the interval was read from the archive of 127.0.0.1:%'`) == 1
 	}, 100*time.Millisecond, "%s", &third.stderr)
 	equalsLog(t, pool, n)
 	require.Equal(t, 2, n.ArchiveFired()[simnet.FlippedBit])
@@ -126,11 +130,15 @@ func TestEmptyDatabaseIsFilledWithThePast(t *testing.T) {
 	env := append(reads(n, database), "WEIR_JETSTREAM_KEY=the archive's key", "WEIR_API_INTERVAL=1ms", "WEIR_START=tip")
 	p := start(t, env, "serve")
 	eventually.True(t, func() bool { return len(n.FilterSizes()) > 0 }, 20*time.Millisecond)
-	n.Play(600)                                                                                                                                   // some of it edits and deletes what is in the archive
-	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE cursor_kind = 'seq'`) == 1 }, 20*time.Millisecond) // it began with a time
+	// some of it edits and deletes what is in the archive
+	n.Play(600)
+	// it began with a time
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE cursor_kind = 'seq'`) == 1 },
+		20*time.Millisecond)
 	readsAll(t, pool, n)
 	require.Positive(t, count(t, pool, `SELECT count(*) FROM tombstones`))
-	require.Contains(t, succeed(t, env, "backfill", "network", "--since", "2h", "--collections", "app.bsky.feed.post,app.bsky.feed.repost"), "backfill of the network requested (job ")
+	require.Contains(t, succeed(t, env, "backfill", "network", "--since", "2h", "--collections", "app.bsky.feed.post,app.bsky.feed.repost"),
+		"backfill of the network requested (job ")
 	_, stderr, code := weir(t, env, "backfill", "network", "--collections", "com.example.unknown")
 	require.NotZero(t, code)
 	require.Contains(t, stderr, "com.example.unknown is not stored")
@@ -155,7 +163,8 @@ func TestGapOfFollowedAccountsIsReadWhereThatIsCheaper(t *testing.T) {
 	n.SealArchive()
 	database := schematest.NewURL(t)
 	pool := open(t, database)
-	env := append(reads(n, database), "WEIR_JETSTREAM_KEY=the archive's key", "WEIR_API_INTERVAL=1ms", "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_START=tip")
+	env := append(reads(n, database), "WEIR_JETSTREAM_KEY=the archive's key", "WEIR_API_INTERVAL=1ms", "WEIR_DIRECTORY="+n.DirectoryURL(),
+		"WEIR_APPVIEW="+n.AppViewURL(), "WEIR_START=tip")
 	exec := func(sql string, args ...any) {
 		t.Helper()
 		_, err := pool.Exec(t.Context(), sql, args...)
@@ -171,7 +180,9 @@ func TestGapOfFollowedAccountsIsReadWhereThatIsCheaper(t *testing.T) {
 	exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, unnest($1::text[])`, followed)
 	exec(`DELETE FROM river_job`)
 	p := start(t, env, "work")
-	opened := `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '30 minutes', now() - interval '10 minutes' + $1::interval, 'lost', now())`
+	opened := `
+		INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+		VALUES ('jetstream', now() - interval '30 minutes', now() - interval '10 minutes' + $1::interval, 'lost', now())`
 	closed := func(how string) {
 		t.Helper()
 		eventually.True(t, func() bool {
@@ -186,7 +197,9 @@ func TestGapOfFollowedAccountsIsReadWhereThatIsCheaper(t *testing.T) {
 		return !slices.Contains(followed, e.DID) || age < 10*time.Minute || age > 30*time.Minute
 	})
 	for key := range fold(within).records {
-		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM records WHERE did = '`+key.did+`' AND collection = '`+key.collection+`' AND rkey = '`+key.rkey+`'`), "%+v", key)
+		require.Equal(t, 1,
+			count(t, pool, `SELECT count(*) FROM records WHERE did = '`+key.did+`' AND collection = '`+key.collection+`' AND rkey = '`+key.rkey+`'`),
+			"%+v", key)
 	}
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE did <> ALL (SELECT did FROM watch_members)`), "strangers")
 

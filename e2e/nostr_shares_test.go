@@ -102,7 +102,8 @@ func foldNostr(events []*simnet.NostrEvent) nostrFold {
 			if delete(f.latest, name); e.Kind == 30023 { // a deletion also deletes the versions that the latest one replaced
 				f.bury(name, nostrRevision(e))
 			}
-		} else if f.tombstones[name] >= nostrRevision(e) || f.tombstones[e.Author+" * "+e.ID] != "" && e.Kind != 30023 || e.CreatedAt <= vanished[e.Author] {
+		} else if f.tombstones[name] >= nostrRevision(e) || f.tombstones[e.Author+" * "+e.ID] != "" && e.Kind != 30023 ||
+			e.CreatedAt <= vanished[e.Author] {
 			delete(f.latest, name)
 		}
 	}
@@ -171,8 +172,11 @@ func TestSharesOfNostrEqualTheFold(t *testing.T) {
 	events := cmp.Or(*nostrEvents, 600)
 	live, tick := max(200, events/100), time.Duration(max(5, events/1000))*time.Millisecond
 	n := network(t, 50)
-	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 11, Authors: 30, Forged: 0.05, Refer: true, Now: time.Now().Add(-time.Duration(events/8+300) * time.Second),
-		Relays: []simnet.NostrRelay{{Page: 100, LostSeam: true}, {Page: 60, Silent: true, CutAt: 300}, {Page: 300, CloseEach: 17}, {Page: 500, Auth: true}}})
+	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 11, Authors: 30, Forged: 0.05, Refer: true,
+		Now: time.Now().Add(-time.Duration(events/8+300) * time.Second),
+		Relays: []simnet.NostrRelay{
+			{Page: 100, LostSeam: true}, {Page: 60, Silent: true, CutAt: 300}, {Page: 300, CloseEach: 17}, {Page: 500, Auth: true},
+		}})
 	require.NoError(t, err)
 	t.Cleanup(nostr.Stop)
 	nostr.Play(events - live)
@@ -183,8 +187,9 @@ func TestSharesOfNostrEqualTheFold(t *testing.T) {
 	nostr.RightClocks(time.Now().Add(-time.Duration(live/8) * time.Second))
 	url := schematest.NewURL(t)
 	pool := open(t, url)
-	env := append(reads(n, url), "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0,nostr.6=0,nostr.16=0,nostr.30023=0", "WEIR_NOSTR="+strings.Join(nostr.URLs(), ","),
-		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007", fmt.Sprint("WEIR_BATCH_EVENTS=", min(500, max(50, events/100))))
+	env := append(reads(n, url), "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0,nostr.6=0,nostr.16=0,nostr.30023=0",
+		"WEIR_NOSTR="+strings.Join(nostr.URLs(), ","), "WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007",
+		fmt.Sprint("WEIR_BATCH_EVENTS=", min(500, max(50, events/100))))
 	seen := func() int {
 		n, _ := tryCount(pool, `SELECT count(*) FROM seen`)
 		return n
@@ -228,17 +233,21 @@ func equalsFold(t *testing.T, pool *pgxpool.Pool, nostr *simnet.Nostr, within ti
 	for _, how := range []string{" post ", " quote ", " repost "} {
 		require.True(t, slices.ContainsFunc(want.shares, func(s string) bool { return strings.Contains(s, how) }), how)
 	}
-	const records, shares = ` FROM records WHERE collection LIKE 'nostr.%'`, ` FROM judged_shares AS s JOIN links AS l ON l.id = s.named_id WHERE s.why IS NULL AND s.collection LIKE 'nostr.%'`
+	const records, shares = ` FROM records WHERE collection LIKE 'nostr.%'`, ` FROM judged_shares AS s JOIN links AS l ON l.id = ` +
+		`s.named_id WHERE s.why IS NULL AND s.collection LIKE 'nostr.%'`
 	// The work that is left for these rows.
 	const waits = `
-SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FROM river_job AS j WHERE kind = 'process_posts' AND state <> 'completed'), '')
+SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FROM river_job AS j
+    WHERE kind = 'process_posts' AND state <> 'completed'), '')
     || coalesce((SELECT ' expirations ' || jsonb_agg(e)::text FROM expirations AS e), '')
-    || (SELECT CASE count(*) WHEN $1 THEN '' ELSE ' records ' || count(*) END` + records + `) || (SELECT CASE count(*) WHEN $2 THEN '' ELSE ' shares ' || count(*) END` + shares + `)`
+    || (SELECT CASE count(*) WHEN $1 THEN '' ELSE ' records ' || count(*) END` + records +
+		`) || (SELECT CASE count(*) WHEN $2 THEN '' ELSE ' shares ' || count(*) END` + shares + `)`
 	left := ""
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	if !eventually.Loop(ctx, time.Duration(max(20, len(want.records)/500))*time.Millisecond, func() bool {
-		_, err := pool.Exec(t.Context(), `INSERT INTO river_job (kind, queue, args, max_attempts, state) SELECT k.kind, 'network', '{}', 3, 'available'
+		_, err := pool.Exec(t.Context(),
+			`INSERT INTO river_job (kind, queue, args, max_attempts, state) SELECT k.kind, 'network', '{}', 3, 'available'
 			FROM (SELECT 'delete_expired' AS kind WHERE EXISTS (SELECT FROM expirations WHERE expires_at < now())
 			      UNION ALL SELECT 'check_subjects' WHERE EXISTS (SELECT FROM changed_subjects)) AS k
 			WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = k.kind AND j.state IN ('available', 'running', 'scheduled', 'retryable'))`)
@@ -252,9 +261,11 @@ SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FRO
 	}
 
 	const name = `replace(did, 'did:nostr:', '') || ' ' || replace(collection, 'nostr.', '') || ' ' || rkey`
-	require.Equal(t, want.records, sortedRows(t, pool, `SELECT `+name+` || ' ' || (record ->> 'id') || ' ' || md5(record ->> 'content')`+records))
+	require.Equal(t, want.records,
+		sortedRows(t, pool, `SELECT `+name+` || ' ' || (record ->> 'id') || ' ' || md5(record ->> 'content')`+records))
 	require.Equal(t, want.shares, sortedRows(t, pool, `SELECT `+name+` || ' ' || how || ' ' || l.identity`+shares))
-	require.Equal(t, want.erased, sortedRows(t, pool, `SELECT replace(did, 'did:nostr:', '') || ' ' || erased_rev FROM accounts WHERE erased_rev IS NOT NULL`))
+	require.Equal(t, want.erased,
+		sortedRows(t, pool, `SELECT replace(did, 'did:nostr:', '') || ' ' || erased_rev FROM accounts WHERE erased_rev IS NOT NULL`))
 
 	tombstones := map[string]string{}
 	for _, row := range sortedRows(t, pool, `SELECT rev || ' ' || `+name+` FROM tombstones WHERE collection LIKE 'nostr.%'`) {
@@ -267,7 +278,8 @@ SELECT coalesce((SELECT 'jobs ' || jsonb_agg(to_jsonb(j) - 'metadata')::text FRO
 		}
 	}
 	require.Equal(t, want.tombstones, tombstones)
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM tombstones WHERE collection LIKE 'nostr.%' AND deleted_at IS NOT NULL`), "a tombstone of Nostr must not expire: a relay may send the event at any time")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM tombstones WHERE collection LIKE 'nostr.%' AND deleted_at IS NOT NULL`),
+		"a tombstone of Nostr must not expire: a relay may send the event at any time")
 
 	real := map[string]bool{}
 	for _, e := range nostr.Events() {

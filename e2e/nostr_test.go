@@ -18,7 +18,9 @@ import (
 func TestTwoNetworksInOneDatabase(t *testing.T) {
 	t.Parallel()
 	n := network(t, 50)
-	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}}})
+	nostr, err := simnet.NewNostr(simnet.NostrConfig{
+		Seed: 5, Authors: 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}},
+	})
 	require.NoError(t, err)
 	t.Cleanup(nostr.Stop)
 	written := 0
@@ -33,7 +35,8 @@ func TestTwoNetworksInOneDatabase(t *testing.T) {
 	pool := open(t, url)
 	urls := nostr.URLs()
 	settings := []string{"WEIR_START=oldest", "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR=" + urls[0] + "," + urls[1],
-		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007", "WEIR_ARCHIVE=dir:" + t.TempDir(), "WEIR_ARCHIVE_INTERVAL=1s"}
+		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007", "WEIR_ARCHIVE=dir:" + t.TempDir(),
+		"WEIR_ARCHIVE_INTERVAL=1s"}
 	env := append(reads(n, url), settings...)
 	notes := func(want int) {
 		t.Helper()

@@ -127,7 +127,8 @@ func TestFailedStartEndsUnderSystemd(t *testing.T) {
 	defer taken.Close()
 	database := schematest.NewURL(t)
 	for _, command := range []string{"serve", "consume", "work", "web"} {
-		env := append(reads(network(t, 50), database), "NOTIFY_SOCKET="+newSystemd(t).path, "WATCHDOG_USEC=4000000", "WEIR_OPS_LISTEN="+taken.Addr().String())
+		env := append(reads(network(t, 50), database), "NOTIFY_SOCKET="+newSystemd(t).path, "WATCHDOG_USEC=4000000",
+			"WEIR_OPS_LISTEN="+taken.Addr().String())
 		_, stderr, code := weir(t, env, command)
 		require.Equal(t, 1, code)
 		require.Contains(t, stderr, "choose another address, or off")

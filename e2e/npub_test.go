@@ -33,7 +33,9 @@ func newFollows(t *testing.T, nostr *simnet.Nostr) {
 func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	t.Parallel()
 	n := followNetwork(t, 40)
-	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 6, Authors: 5, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}, {Page: 100}}})
+	nostr, err := simnet.NewNostr(simnet.NostrConfig{
+		Seed: 6, Authors: 5, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20}, {Page: 500, Auth: true}, {Page: 100}},
+	})
 	require.NoError(t, err)
 	t.Cleanup(nostr.Stop)
 	now := time.Now().Unix()
@@ -49,21 +51,11 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	}
 	follow(now-100, 1, 2)
 	urls := nostr.URLs()
-	nostr.WriteAs(2, []int{1}, now-100, 0, nil, `{"name":"two","display_name":"Two\u202e \n2","picture":"https://pictures.example/2.png","nip05":"two@localhost"}`)
-	nostr.WriteAs(2, []int{0}, now-200, 0, nil, `{"display_name":"Old"}`)
-	nostr.WriteAs(2, []int{1}, now-100, 10002, [][]string{{"r", urls[2] + "/"}, {"r", urls[0]}, {"r", "ws://10.0.0.1"}}, "")
-	note(2, 2, 120)
-	for author := range 5 {
-		note(author, 0, 7200) // more than the overlap of a connection
-		note(author, 1, 3600*3)
-		note(author, 1, 3600*72) // before the window of a new follow
-	}
-	deleted := nostr.WriteAs(3, []int{1}, now-3000, 1, nil, "deleted elsewhere, long ago by the author's clock").ID
-	nostr.WriteAs(3, []int{0}, now-100*3600, 5, [][]string{{"e", deleted}}, "")
+	deleted := writePast(nostr, now, note)
 	url := schematest.NewURL(t)
 	pool := open(t, url)
-	env := append(follower(n, url), "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR="+urls[0]+","+urls[1], "WEIR_NOSTR_AUTHOR_LOOPBACK=true",
-		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
+	env := append(follower(n, url), "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR="+urls[0]+","+urls[1],
+		"WEIR_NOSTR_AUTHOR_LOOPBACK=true", "WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
 	notes := func(author, want int) {
 		t.Helper()
 		eventually.True(t, func() bool {
@@ -78,7 +70,8 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	serve := start(t, env, "serve")
 	notes(1, 2)
 	notes(2, 3) // one note is on a relay that only the author names
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM accounts WHERE display_name = 'Two 2' AND avatar = 'https://pictures.example/2.png' AND handle IS NULL`))
+	require.Equal(t, 1, count(t, pool, `
+		SELECT count(*) FROM accounts WHERE display_name = 'Two 2' AND avatar = 'https://pictures.example/2.png' AND handle IS NULL`))
 	note(2, 2, 0)
 	readsRelays(t, pool, func() bool {
 		return count(t, pool, `SELECT count(*) FROM records WHERE collection = 'nostr.1' AND did = 'did:nostr:`+nostr.Key(2)+`'`) == 4 &&
@@ -98,17 +91,38 @@ func TestWatchedNpubBringsItsFollows(t *testing.T) {
 	note(2, 1, 1)
 	notes(2, 5)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM watch_members WHERE did LIKE 'did:nostr:%'`))
-	require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM records WHERE did = 'did:nostr:`+nostr.Key(1)+`'`), "notes of an unfollowed author must not be stored")
+	require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM records WHERE did = 'did:nostr:`+nostr.Key(1)+`'`),
+		"notes of an unfollowed author must not be stored")
 
 	eachNetworkForItself(t, n, nostr)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
 	eventually.True(t, func() bool {
-		return count(t, pool, `SELECT count(*) FROM tombstones WHERE rkey = '`+deleted+`' AND NOT EXISTS (SELECT FROM records WHERE rkey = '`+deleted+`')`) == 1
+		return count(t, pool,
+			`SELECT count(*) FROM tombstones WHERE rkey = '`+deleted+`' AND NOT EXISTS (SELECT FROM records WHERE rkey = '`+deleted+`')`) == 1
 	}, 10*time.Millisecond)
-	require.Contains(t, succeed(t, env, "backfill", "add", "--back", "100h", npubOf(t, nostr.Key(2))), "backfill of did:nostr:"+nostr.Key(2)+" requested")
+	require.Contains(t, succeed(t, env, "backfill", "add", "--back", "100h", npubOf(t, nostr.Key(2))),
+		"backfill of did:nostr:"+nostr.Key(2)+" requested")
 	notes(2, 6)
 	require.Contains(t, succeed(t, env, "watch", "remove", npub), "no longer watching")
 	stopServe(t, serve)
+}
+
+// writePast has each of five authors write notes, and one of them delete a note, whose ID it returns.
+func writePast(nostr *simnet.Nostr, now int64, note func(author, relay, age int)) (deleted string) {
+	urls := nostr.URLs()
+	nostr.WriteAs(2, []int{1}, now-100, 0, nil,
+		`{"name":"two","display_name":"Two\u202e \n2","picture":"https://pictures.example/2.png","nip05":"two@localhost"}`)
+	nostr.WriteAs(2, []int{0}, now-200, 0, nil, `{"display_name":"Old"}`)
+	nostr.WriteAs(2, []int{1}, now-100, 10002, [][]string{{"r", urls[2] + "/"}, {"r", urls[0]}, {"r", "ws://10.0.0.1"}}, "")
+	note(2, 2, 120)
+	for author := range 5 {
+		note(author, 0, 7200) // more than the overlap of a connection
+		note(author, 1, 3600*3)
+		note(author, 1, 3600*72) // before the window of a new follow
+	}
+	deleted = nostr.WriteAs(3, []int{1}, now-3000, 1, nil, "deleted elsewhere, long ago by the author's clock").ID
+	nostr.WriteAs(3, []int{0}, now-100*3600, 5, [][]string{{"e", deleted}}, "")
+	return deleted
 }
 
 // eachNetworkForItself checks that no relay was asked for all authors, and no service of Bluesky
@@ -199,7 +213,8 @@ func TestSecretKeysAreRefused(t *testing.T) {
 		require.Contains(t, stderr, "this is a secret key (nsec), which Weir never needs")
 		require.NotContains(t, strings.ToLower(stdout+stderr), secret[5:20])
 	}
-	for _, args := range [][]string{{"watch", "add", secret}, {"watch", "add", "--account", "nostr:" + secret}, {"watch", "remove", secret}, {"watch", secret}, {secret}, {"trace", strings.ToUpper(secret)},
+	for _, args := range [][]string{{"watch", "add", secret}, {"watch", "add", "--account", "nostr:" + secret}, {"watch", "remove", secret},
+		{"watch", secret}, {secret}, {"trace", strings.ToUpper(secret)},
 		{"watch", "add", "alice@" + secret + ".example"}, {"backfill", "add", secret[:50]}, {"--" + secret}} {
 		refused(env, args...)
 	}

@@ -127,7 +127,9 @@ func TestHealthReportsTheState(t *testing.T) {
 	var fields map[string]any
 	_, body := getOps(t, at+"/health", "")
 	require.NoError(t, json.Unmarshal([]byte(body), &fields))
-	for _, name := range []string{"status", "websocket_connected", "last_event_seconds_ago", "cursor_time_us", "follows_count", "backfill_queue_depth"} {
+	for _, name := range []string{
+		"status", "websocket_connected", "last_event_seconds_ago", "cursor_time_us", "follows_count", "backfill_queue_depth",
+	} {
 		require.Contains(t, fields, name)
 	}
 	responds(t, at+"/readyz", http.StatusOK)

@@ -92,7 +92,9 @@ func TestOracleFoldsRepostsAndQuotes(t *testing.T) {
 		all = append(all, key.did+key.rkey+" "+s.how+" "+key.url)
 	}
 	slices.Sort(all)
-	require.Equal(t, []string{"a1 post " + a, "b1 repost " + a, "c1 post " + b, "c1 quote " + a, "d1 post " + a, "e1 quote " + b, "g1 repost " + a, "h1 post " + a}, all)
+	require.Equal(t, []string{
+		"a1 post " + a, "b1 repost " + a, "c1 post " + b, "c1 quote " + a, "d1 post " + a, "e1 quote " + b, "g1 repost " + a, "h1 post " + a,
+	}, all)
 	require.Equal(t, []ranked{{a, 4}, {b, 2}}, tr.ranking(oracleEnd, time.Hour, 0), "g reposted a hidden account and must not count")
 }
 
@@ -105,8 +107,8 @@ func TestOracleFoldsTheLatestStateOfAnAccount(t *testing.T) {
 		wrote("d", "1", "r1", 0), {Kind: "identity", DID: "d", Handle: "d.example"},
 		wrote("e", "1", "r1", 0), removed("e", "1", "r2"), {Kind: "identity", DID: "e", Handle: "e.example"},
 	})
-	require.Equal(t, map[accountKey]accountRow{"a": {"new.example", "active", true}, "b": {"b.example", "suspended", true}, "c": {"", "active", true},
-		"d": {"d.example", "active", false}, "e": {"e.example", "active", true}}, tr.accounts)
+	require.Equal(t, map[accountKey]accountRow{"a": {"new.example", "active", true}, "b": {"b.example", "suspended", true},
+		"c": {"", "active", true}, "d": {"d.example", "active", false}, "e": {"e.example", "active", true}}, tr.accounts)
 }
 
 func TestOracleRanksBySharersThenLastShareThenURL(t *testing.T) {
@@ -194,7 +196,9 @@ func TestOracleComparesTheMeaningOfJSON(t *testing.T) {
 	for _, same := range []string{`{"a":[1.50,{"b":100,"c":null}],"d":"é"}`, `{"d":"\u00e9", "a":[1.5, {"c":null, "b":1e2}]}`} {
 		require.Empty(t, unequalJSON([]byte(`{"a":[1.5,{"b":100,"c":null}],"d":"é"}`), []byte(same)))
 	}
-	for _, other := range []string{`{"a":9007199254740993}`, `{"a":"9007199254740992"}`, `{"a":null}`, `{}`, `{"a":[9007199254740992]}`, `null`, `[]`} {
+	for _, other := range []string{
+		`{"a":9007199254740993}`, `{"a":"9007199254740992"}`, `{"a":null}`, `{}`, `{"a":[9007199254740992]}`, `null`, `[]`,
+	} {
 		require.NotEmpty(t, unequalJSON([]byte(`{"a":9007199254740992}`), []byte(other)), other)
 	}
 }

@@ -52,9 +52,13 @@ func TestOracleOfFollowedAccountsAllowsOptionalRows(t *testing.T) {
 		"a post from a listing":                          `UPDATE records SET rev = '222' WHERE ` + ofA3,
 		"an edit with the revision before it":            `UPDATE records SET rev = 'r1' WHERE did = 'a' AND rkey = '1'`,
 		"a post with a later revision of its repository": `UPDATE records SET rev = 'r5' WHERE did = 'a' AND rkey = '1'`,
-		"an edit from a listing, with the first version's time": `WITH r AS (UPDATE records SET rev = '222', created_at = created_at - interval '1 h' WHERE did = 'a' AND rkey = '1' RETURNING created_at)
-UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'`,
-		"no post from before the window":             `WITH s AS (DELETE FROM shares WHERE did = 'a' AND rkey = '0') DELETE FROM records WHERE did = 'a' AND rkey = '0'`,
+		"an edit from a listing, with the first version's time": `
+			WITH r AS (
+			    UPDATE records SET rev = '222', created_at = created_at - interval '1 h' WHERE did = 'a' AND rkey = '1' RETURNING created_at
+			)
+			UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'`,
+		"no post from before the window": `
+			WITH s AS (DELETE FROM shares WHERE did = 'a' AND rkey = '0') DELETE FROM records WHERE did = 'a' AND rkey = '0'`,
 		"nothing of a hidden account":                `WITH s AS (DELETE FROM shares WHERE did = 'b') DELETE FROM records WHERE did = 'b'`,
 		"nothing of an account that is not followed": `WITH s AS (DELETE FROM shares WHERE did = 'c') DELETE FROM records WHERE did = 'c'`,
 		"no tombstone of a post deleted in a hole":   `DELETE FROM tombstones`,
@@ -76,39 +80,88 @@ UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'
 func TestOracleOfFollowedAccountsReportsEveryBreakage(t *testing.T) {
 	t.Parallel()
 	tr, pool := followedDatabase(t)
-	const insert = `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', `
-	for _, b := range []breakage{
-		{name: "a post is lost", sql: `DELETE FROM records WHERE ` + ofA3, want: []string{"records: app.bsky.feed.post/a/3: expected rev r5...found no row"}},
-		{name: "a post is doubled", sql: insert + `'a', '9', 'r5', 'cid-r5', now(), '{}')`, want: []string{"records: app.bsky.feed.post/a/9: expected no row, found"}},
-		{name: "a deleted post is back", sql: insert + `'a', '2', 'r3', 'cid-r3', now(), '{}')`, want: []string{"records: app.bsky.feed.post/a/2: expected no row, found"}},
-		{name: "a post lacks its edit", sql: `UPDATE records SET rev = 'r1', cid = 'cid-r1' WHERE did = 'a' AND rkey = '1'`,
-			want: []string{`records: app.bsky.feed.post/a/1: rev: expected "r2", found "r1"`, `records: app.bsky.feed.post/a/1: cid: expected "cid-r2", found "cid-r1"`}},
-		{name: "a post from a listing lacks its edit", sql: `UPDATE records SET rev = '222', cid = 'cid-r1' WHERE did = 'a' AND rkey = '1'`,
-			want: []string{`records: app.bsky.feed.post/a/1: cid: expected "cid-r2", found "cid-r1"`}},
-		{name: "a post has the text from before its edit", sql: `UPDATE records SET record = '{"text":"r1"}' WHERE did = 'a' AND rkey = '1'`,
-			want: []string{`records: app.bsky.feed.post/a/1: record.text: expected "r2", found "r1"`}},
-		{name: "a listed post outlives its deletion", sql: `UPDATE records SET rev = 'r6' WHERE ` + ofA3, want: []string{`records: app.bsky.feed.post/a/3: rev: expected "r5", found "r6"`}},
-		{name: "an old post has another version", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'a' AND rkey = '0'`, want: []string{`records: app.bsky.feed.post/a/0: cid: expected`}},
-		{name: "a share is lost", sql: `DELETE FROM shares WHERE ` + ofA3, want: []string{"shares: app.bsky.feed.post/a/3 of https://d.example: expected how post...found no row"}},
-		{name: "a share is doubled", sql: `INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at) SELECT 'app.bsky.feed.post', 'a', '3', id, id, 'post', now() FROM links WHERE url = 'https://b.example'`,
-			want: []string{"shares: app.bsky.feed.post/a/3 of https://b.example: expected no row, found"}},
-		{name: "an invented share of an account that is not followed", sql: `INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at) SELECT 'app.bsky.feed.post', 'c', '1', id, id, 'post', now() FROM links WHERE url = 'https://b.example'`,
-			want: []string{"shares: app.bsky.feed.post/c/1 of https://b.example: expected no row, found"}},
-		{name: "an invented post of an account that is not followed", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'c'`, want: []string{"records: app.bsky.feed.post/c/1: expected no row, found"}},
-		{name: "an invented post of a hidden account", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'b'`, want: []string{"records: app.bsky.feed.post/b/1: expected no row, found"}},
-		{name: "a tombstone of an existing post", sql: `INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ('app.bsky.feed.post', 'a', '3', 'r5', now())`,
-			want: []string{"tombstones: app.bsky.feed.post/a/3: expected no row, found"}},
-		{name: "an account is not followed", sql: `DELETE FROM watch_members WHERE did = 'a'`, want: []string{"watch_members: a: expected one, found no row"}},
-		{name: "a stranger is followed", sql: `INSERT INTO watch_members (watch_id, did) SELECT id, 'c' FROM watches`, want: []string{"watch_members: c: expected no row, found one"}},
-		{name: "a hidden account is shown", sql: `UPDATE accounts SET status = 'active' WHERE did = 'b'`, want: []string{"accounts: b: expected it to be shown: false, found it active"}},
-		{name: "a shown account is hidden", sql: `INSERT INTO accounts (did, status) VALUES ('a', 'hidden')`, want: []string{"accounts: a: expected it to be shown: true, found it hidden"}},
-		{name: "a dead letter", sql: putDeadLetter, want: []string{"dead_letters: rows: expected 0, found 1"}},
-	} {
+	for _, b := range followedBreakages() {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			problems, _ := differencesAfter(t, tr, pool, b.sql)
 			requireProblems(t, b.want, problems)
 		})
+	}
+}
+
+// followedBreakages are what the oracle must notice.
+func followedBreakages() []breakage {
+	const insert = `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', `
+	return []breakage{
+		{
+			name: "a post is lost", sql: `DELETE FROM records WHERE ` + ofA3,
+			want: []string{"records: app.bsky.feed.post/a/3: expected rev r5...found no row"},
+		},
+		{
+			name: "a post is doubled", sql: insert + `'a', '9', 'r5', 'cid-r5', now(), '{}')`,
+			want: []string{"records: app.bsky.feed.post/a/9: expected no row, found"},
+		},
+		{
+			name: "a deleted post is back", sql: insert + `'a', '2', 'r3', 'cid-r3', now(), '{}')`,
+			want: []string{"records: app.bsky.feed.post/a/2: expected no row, found"},
+		},
+		{name: "a post lacks its edit", sql: `UPDATE records SET rev = 'r1', cid = 'cid-r1' WHERE did = 'a' AND rkey = '1'`,
+			want: []string{
+				`records: app.bsky.feed.post/a/1: rev: expected "r2", found "r1"`,
+				`records: app.bsky.feed.post/a/1: cid: expected "cid-r2", found "cid-r1"`,
+			}},
+		{name: "a post from a listing lacks its edit", sql: `UPDATE records SET rev = '222', cid = 'cid-r1' WHERE did = 'a' AND rkey = '1'`,
+			want: []string{`records: app.bsky.feed.post/a/1: cid: expected "cid-r2", found "cid-r1"`}},
+		{name: "a post has the text from before its edit", sql: `UPDATE records SET record = '{"text":"r1"}' WHERE did = 'a' AND rkey = '1'`,
+			want: []string{`records: app.bsky.feed.post/a/1: record.text: expected "r2", found "r1"`}},
+		{
+			name: "a listed post outlives its deletion", sql: `UPDATE records SET rev = 'r6' WHERE ` + ofA3,
+			want: []string{`records: app.bsky.feed.post/a/3: rev: expected "r5", found "r6"`},
+		},
+		{
+			name: "an old post has another version", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'a' AND rkey = '0'`,
+			want: []string{`records: app.bsky.feed.post/a/0: cid: expected`},
+		},
+		{
+			name: "a share is lost", sql: `DELETE FROM shares WHERE ` + ofA3,
+			want: []string{"shares: app.bsky.feed.post/a/3 of https://d.example: expected how post...found no row"},
+		},
+		{name: "a share is doubled", sql: `
+			INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at)
+			SELECT 'app.bsky.feed.post', 'a', '3', id, id, 'post', now() FROM links WHERE url = 'https://b.example'`,
+			want: []string{"shares: app.bsky.feed.post/a/3 of https://b.example: expected no row, found"}},
+		{name: "an invented share of an account that is not followed", sql: `
+			INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at)
+			SELECT 'app.bsky.feed.post', 'c', '1', id, id, 'post', now() FROM links WHERE url = 'https://b.example'`,
+			want: []string{"shares: app.bsky.feed.post/c/1 of https://b.example: expected no row, found"}},
+		{
+			name: "an invented post of an account that is not followed", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'c'`,
+			want: []string{"records: app.bsky.feed.post/c/1: expected no row, found"},
+		},
+		{
+			name: "an invented post of a hidden account", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'b'`,
+			want: []string{"records: app.bsky.feed.post/b/1: expected no row, found"},
+		},
+		{name: "a tombstone of an existing post", sql: `
+			INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ('app.bsky.feed.post', 'a', '3', 'r5', now())`,
+			want: []string{"tombstones: app.bsky.feed.post/a/3: expected no row, found"}},
+		{
+			name: "an account is not followed", sql: `DELETE FROM watch_members WHERE did = 'a'`,
+			want: []string{"watch_members: a: expected one, found no row"},
+		},
+		{
+			name: "a stranger is followed", sql: `INSERT INTO watch_members (watch_id, did) SELECT id, 'c' FROM watches`,
+			want: []string{"watch_members: c: expected no row, found one"},
+		},
+		{
+			name: "a hidden account is shown", sql: `UPDATE accounts SET status = 'active' WHERE did = 'b'`,
+			want: []string{"accounts: b: expected it to be shown: false, found it active"},
+		},
+		{
+			name: "a shown account is hidden", sql: `INSERT INTO accounts (did, status) VALUES ('a', 'hidden')`,
+			want: []string{"accounts: a: expected it to be shown: true, found it hidden"},
+		},
+		{name: "a dead letter", sql: putDeadLetter, want: []string{"dead_letters: rows: expected 0, found 1"}},
 	}
 }
 
@@ -140,8 +193,12 @@ func TestOracleExpectsAGapOverEachHole(t *testing.T) {
 		want   []string
 	}{
 		{"both are recorded", both, true, nil},
-		{"one is missing", both[:1], true, []string{"gaps: expected one over what the server forgot, 2026-07-04T15:11:00Z to 2026-07-04T15:12:00Z, found 0"}},
-		{"one is too short", [][2]int{{0, 3}, {10, 11}}, true, []string{"gaps: expected one over...found 0", "gaps: one where nothing was forgotten: s 2026-07-04 15:10:00"}},
+		{"one is missing", both[:1], true, []string{
+			"gaps: expected one over what the server forgot, 2026-07-04T15:11:00Z to 2026-07-04T15:12:00Z, found 0",
+		}},
+		{"one is too short", [][2]int{{0, 3}, {10, 11}}, true, []string{
+			"gaps: expected one over...found 0", "gaps: one where nothing was forgotten: s 2026-07-04 15:10:00",
+		}},
 		{"one is invented", append(both, [2]int{20, 21}), true, []string{"gaps: one where nothing was forgotten: s 2026-07-04 15:20:00"}},
 		{"one is recorded twice", append(both, [2]int{10, 12}), true, []string{"gaps: expected one over...found 2"}},
 		{"they are open", both, false, []string{"gaps: expected closed to be true: s"}},
@@ -152,7 +209,9 @@ func TestOracleExpectsAGapOverEachHole(t *testing.T) {
 			require.NoError(t, err)
 			defer tx.Rollback(context.Background()) // it is rolled back
 			for _, g := range c.gaps {
-				_, err := tx.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ('s', $1, $2, 'too old', now(), CASE WHEN $3 THEN now() END)`, at(g[0]), at(g[1]), c.closed)
+				_, err := tx.Exec(t.Context(), `
+					INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at)
+					VALUES ('s', $1, $2, 'too old', now(), CASE WHEN $3 THEN now() END)`, at(g[0]), at(g[1]), c.closed)
 				require.NoError(t, err)
 			}
 			_, err = tx.Exec(t.Context(), `SET LOCAL TimeZone = 'UTC'`)

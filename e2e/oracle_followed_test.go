@@ -86,7 +86,8 @@ func (tr followedOracle) expected(found map[recordKey]recordRow) map[recordKey]r
 		if !tr.shown(key.did) || !stored && r.createdAt.Before(tr.since[key.did]) {
 			continue
 		}
-		if stored && (at.rev < tr.first[key].rev || at.cid == r.cid && tr.revs[recordKey{did: key.did, rkey: at.rev}]) { // from a listing, which has no revisions
+		// from a listing, which has no revisions
+		if stored && (at.rev < tr.first[key].rev || at.cid == r.cid && tr.revs[recordKey{did: key.did, rkey: at.rev}]) {
 			r.rev = at.rev
 			if !at.createdAt.Before(tr.first[key].createdAt) && at.createdAt.Before(r.createdAt) {
 				r.createdAt = at.createdAt
@@ -111,7 +112,8 @@ func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems [
 	}
 	want := tr.oracle
 	want.records, want.shares = tr.expected(found), map[shareKey]shareRow{}
-	ranked = oracle{merged: tr.merged, shares: map[shareKey]shareRow{}} // whether a stranger is hidden is known only once its post is fetched again
+	// whether a stranger is hidden is known only once its post is fetched again
+	ranked = oracle{merged: tr.merged, shares: map[shareKey]shareRow{}}
 	want.share(tr.subjects())
 	through, err := foundThrough(ctx, tx)
 	if err != nil {
@@ -161,7 +163,8 @@ func (tr followedOracle) may(key shareKey, s throughRow, records map[recordKey]r
 	if ok {
 		subject, how = subjectOf(key.recordKey, r.record)
 	}
-	return ok && subject == s.subject && how == s.how && s.at.Equal(r.createdAt) && tr.shared[shareKey{subject, key.url}] && !slices.Contains(r.links, key.url)
+	return ok && subject == s.subject && how == s.how && s.at.Equal(r.createdAt) &&
+		tr.shared[shareKey{subject, key.url}] && !slices.Contains(r.links, key.url)
 }
 
 // throughRow is a share through a post.
@@ -174,7 +177,8 @@ type throughRow struct {
 func foundThrough(ctx context.Context, tx pgx.Tx) (map[shareKey]throughRow, error) {
 	found := map[shareKey]throughRow{}
 	rows, err := tx.Query(ctx, `
-SELECT s.collection, s.did, s.rkey, 'https://' || l.identity, s.how, s.shared_at, s.subject_did, s.subject_rkey, coalesce(a.status, 'active') = 'active'
+SELECT s.collection, s.did, s.rkey, 'https://' || l.identity, s.how, s.shared_at, s.subject_did, s.subject_rkey,
+    coalesce(a.status, 'active') = 'active'
 FROM shares AS s
 JOIN links AS l ON l.id = s.named_id
 LEFT JOIN accounts AS a ON a.did = s.subject_did
@@ -223,7 +227,8 @@ LEFT JOIN links AS l ON l.id = s.named_id
 LEFT JOIN claims AS c ON c.id = s.claim_id
 WHERE` + living
 	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
-		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.claim.URL, &r.claim.Title, &r.claim.Description, &r.claim.Picture)
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.claim.URL, &r.claim.Title, &r.claim.Description,
+			&r.claim.Picture)
 		if !tr.shown(k.did) && tr.shared[k] {
 			want[k] = r
 		}
@@ -265,7 +270,9 @@ func (tr followedOracle) compareMembers(ctx context.Context, tx pgx.Tx) ([]strin
 
 // compareStatuses compares which of the followed accounts are shown.
 func (tr followedOracle) compareStatuses(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	const sql = `SELECT w.did || ' ' || coalesce(a.status, 'active') FROM (SELECT DISTINCT did FROM watch_members) AS w LEFT JOIN accounts AS a USING (did)`
+	const sql = `
+		SELECT w.did || ' ' || coalesce(a.status, 'active') FROM (SELECT DISTINCT did FROM watch_members) AS w
+		LEFT JOIN accounts AS a USING (did)`
 	found, err := describe(ctx, tx, "accounts", sql)
 	if err != nil {
 		return nil, err

@@ -125,7 +125,8 @@ func (tr oracle) countedProblems(t *testing.T, env []string) (problems []string)
 			At    time.Time `json:"generated_at"`
 			Links []ranking.TrendingLink
 		}
-		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trending", "--json", "--limit", strconv.Itoa(mostLinks), "--window", window)), &page))
+		require.NoError(t,
+			json.Unmarshal([]byte(succeed(t, env, "trending", "--json", "--limit", strconv.Itoa(mostLinks), "--window", window)), &page))
 		length := map[string]time.Duration{"1h": time.Hour, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour}[window]
 		problems = append(problems, tr.compareTrending(page.Links, page.At, length)...)
 	}
@@ -158,7 +159,8 @@ FROM (
     JOIN shares AS s ON s.link_id = l.id
     LEFT JOIN accounts AS a ON a.did = s.did
     LEFT JOIN accounts AS b ON b.did = s.subject_did
-    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active' AND coalesce(b.status, 'active') = 'active' AND` + living + `
+    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active'
+        AND coalesce(b.status, 'active') = 'active' AND` + living + `
     GROUP BY l.identity, s.did
 ) AS each
 GROUP BY each.url

@@ -73,9 +73,11 @@ WITH checked AS (
     SELECT enqueue_job('check_subjects', 'network', '{}', '{periodic}')
     WHERE EXISTS (SELECT FROM changed_subjects)
       AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state IN ('available', 'running'))
-      AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND (state = 'available' OR state = 'running' AND attempted_at > now() - interval '3 seconds'))
+      AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND (state = 'available' OR state = 'running'
+          AND attempted_at > now() - interval '3 seconds'))
 )
-SELECT (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND finalized_at IS NULL) + (SELECT count(*) FROM changed_subjects) + 0 * (SELECT count(*) FROM checked)`
+SELECT (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND finalized_at IS NULL) + (SELECT count(*)
+    FROM changed_subjects) + 0 * (SELECT count(*) FROM checked)`
 	return tryCount(pool, sql)
 }
 

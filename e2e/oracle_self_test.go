@@ -43,7 +43,8 @@ func (tr oracle) store(ctx context.Context, tx pgx.Tx) error {
 			k.collection, k.did, k.rkey, r.rev, r.cid, r.createdAt, json.RawMessage(r.record))
 	}
 	for k, r := range tr.tombstones {
-		q.Queue(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, k.collection, k.did, k.rkey, r.rev)
+		q.Queue(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, k.collection, k.did, k.rkey,
+			r.rev)
 	}
 	for k, r := range tr.accounts {
 		q.Queue(`INSERT INTO accounts (did, handle, status) VALUES ($1, nullif($2, ''), $3)`, string(k), r.handle, r.status)
@@ -58,14 +59,18 @@ WITH c AS (
     ON CONFLICT (link_id, hash) DO UPDATE SET url = excluded.url
     RETURNING link_id, id
 )
-INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at, claim_id) SELECT $1, $2, $3, link_id, link_id, $4, $5, id FROM c`,
+INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at, claim_id) SELECT $1, $2, $3, link_id, link_id, $4, $5, id
+FROM c`,
 				k.collection, k.did, k.rkey, s.how, s.at, k.url, s.claim.URL, s.claim.Title, s.claim.Description, s.claim.Picture)
 			continue
 		}
 		subject, _ := subjectOf(k.recordKey, tr.records[k.recordKey].record)
 		q.Queue(`INSERT INTO subjects AS u (did, collection, rkey, links) SELECT $1, $2, $3, ARRAY[id] FROM links WHERE url = $4
-			ON CONFLICT (did, collection, rkey) DO UPDATE SET links = u.links || excluded.links`, subject.did, subject.collection, subject.rkey, k.url)
-		q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT $1, $2, $3, id, id, $4, $5, $7, $8 FROM links WHERE url = $6`,
+			ON CONFLICT (did, collection, rkey) DO UPDATE SET links = u.links || excluded.links`, subject.did, subject.collection, subject.rkey,
+			k.url)
+		q.Queue(`
+			INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey)
+			SELECT $1, $2, $3, id, id, $4, $5, $7, $8 FROM links WHERE url = $6`,
 			k.collection, k.did, k.rkey, s.how, s.at, k.url, subject.did, subject.rkey)
 	}
 	q.Queue(putJob, "process_posts", "completed")
@@ -79,7 +84,9 @@ VALUES ($1, $2::river_job_state, '{}', 25, CASE WHEN $2 IN ('completed', 'discar
 	putDeadLetter = `
 INSERT INTO dead_letters (key, stage, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
 VALUES ('\x00', 'process', 'did:plc:a', 'r', 'it is broken', '', 0, now(), now())`
-	putGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now(), now())`
+	putGap = `
+		INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at)
+		VALUES ('s', now() - interval '1 h', now(), 'too old', now(), now())`
 )
 
 func TestOracleFindsNoProblemInACorrectDatabase(t *testing.T) {
@@ -182,24 +189,30 @@ func brokenShares(t *testing.T, tr oracle) []breakage {
 	return []breakage{
 		{"a share is missing", `DELETE FROM shares` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + ": expected how " + how + ", shared_at " + at + ", found no row", "ranking: 24 h to"}},
-		{"an additional share", `INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $4 FROM links WHERE url = $5`,
+		{"an additional share", `
+			INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $4 FROM links
+			WHERE url = $5`,
 			keyArgs(bare, oracleEnd.Add(-time.Minute), lone.url),
 			[]string{"shares: " + bare.String() + " of " + lone.url + ": expected no row, found how post",
 				"ranking: 1 h to", "ranking: 3 h to", "ranking: 6 h to", "ranking: 12 h to", "ranking: 24 h to"}},
-		{"a share of another link", update + `(link_id, named_id) = (SELECT id, id FROM links WHERE url = $4)` + whereKey, keyArgs(lone.recordKey, other.url),
+		{"a share of another link", update + `(link_id, named_id) = (SELECT id, id FROM links WHERE url = $4)` + whereKey,
+			keyArgs(lone.recordKey, other.url),
 			[]string{in + ": expected", "shares: " + lone.recordKey.String() + " of " + other.url + ": expected no row", "ranking: 24 h to"}},
 		{"a share has another kind", update + `how = $4` + whereKey, keyArgs(lone.recordKey, otherHow),
 			[]string{in + `: how: expected "` + how + `", found "` + otherHow}},
 		{"a share names another claim", `
 WITH c AS (INSERT INTO claims (link_id, hash, url, site, title) SELECT id, '', url, site, 'False' FROM links WHERE url = $4 RETURNING id)
-` + update + `claim_id = (SELECT id FROM c)` + whereKey, keyArgs(lone.recordKey, lone.url), []string{in + ": claim: expected..." + "False"}},
+` + update + `claim_id = (SELECT id FROM c)` + whereKey, keyArgs(lone.recordKey, lone.url),
+			[]string{in + ": claim: expected..." + "False"}},
 		{"a share has another time", update + `shared_at = shared_at - interval '2 days'` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + `: shared_at: expected "` + at + `", found`, "ranking: 24 h to"}},
 		{"the post that was reposted is unknown", `DELETE FROM subjects` + whereKey, keyArgs(subject),
 			[]string{"shares: " + through.String() + ": expected how " + tr.shares[through].how + "..., found no row", "ranking: 24 h to"}},
-		{"a link and its shares are missing", `WITH s AS (DELETE FROM shares WHERE link_id = (SELECT id FROM links WHERE url = $1)) DELETE FROM links WHERE url = $1`, []any{lone.url},
+		{"a link and its shares are missing", `
+			WITH s AS (DELETE FROM shares WHERE link_id = (SELECT id FROM links WHERE url = $1)) DELETE FROM links WHERE url = $1`, []any{lone.url},
 			[]string{"links: " + lone.url + ": expected a row, found no row", "shares: ", "ranking: "}},
-		{"a link that nobody ever shared", `INSERT INTO links (identity, url, site, first_seen) VALUES ('invented.example', 'https://invented.example', '', now())`, nil,
+		{"a link that nobody ever shared", `
+			INSERT INTO links (identity, url, site, first_seen) VALUES ('invented.example', 'https://invented.example', '', now())`, nil,
 			[]string{"links: https://invented.example: expected no row, found a row"}},
 	}
 }
@@ -226,7 +239,9 @@ func brokenAccounts(t *testing.T, tr oracle) []breakage {
 func brokenWork() []breakage {
 	all := []breakage{
 		{"a job of another kind waits", putJob, []any{"expire", "available"}, nil},
-		{"a dead letter", putDeadLetter, nil, []string{"dead_letters: rows: expected 0, found 1...process permanent open did:plc:a/r it is broken"}},
+		{"a dead letter", putDeadLetter, nil, []string{
+			"dead_letters: rows: expected 0, found 1...process permanent open did:plc:a/r it is broken",
+		}},
 		{"a closed gap", putGap, nil, []string{"gaps: rows: expected 0, found 1...too old"}},
 	}
 	for _, state := range []string{"available", "pending", "scheduled", "running", "retryable", "discarded", "cancelled"} {

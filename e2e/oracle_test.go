@@ -79,7 +79,9 @@ func (tr oracle) commit(e *simnet.Entry) {
 		if event := time.UnixMicro(e.TimeUS); at.After(event) {
 			at = event
 		}
-		tr.records[key] = recordRow{rev: e.Rev, cid: e.CID, createdAt: at.Truncate(time.Microsecond), record: e.Record, links: e.Links, claims: e.Claims}
+		tr.records[key] = recordRow{
+			rev: e.Rev, cid: e.CID, createdAt: at.Truncate(time.Microsecond), record: e.Record, links: e.Links, claims: e.Claims,
+		}
 		for _, url := range e.Links {
 			tr.everShared[url] = true
 		}
@@ -249,7 +251,8 @@ func (tr oracle) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, erro
 
 func (tr oracle) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
-SELECT s.collection, s.did, s.rkey, coalesce('https://' || l.identity, 'link ' || s.named_id), s.how, s.shared_at, coalesce(s.subject_did, ''),` + claimed + `
+SELECT s.collection, s.did, s.rkey, coalesce('https://' || l.identity, 'link ' || s.named_id), s.how, s.shared_at,
+    coalesce(s.subject_did, ''),` + claimed + `
 FROM shares AS s
 LEFT JOIN links AS l ON l.id = s.named_id
 LEFT JOIN claims AS c ON c.id = s.claim_id
@@ -257,7 +260,8 @@ WHERE` + living
 	want := maps.Clone(tr.shares)
 	maps.DeleteFunc(want, func(k shareKey, s shareRow) bool { return tr.gone(k.did) || tr.gone(s.through) })
 	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
-		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.through, &r.claim.URL, &r.claim.Title, &r.claim.Description, &r.claim.Picture)
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.through, &r.claim.URL, &r.claim.Title, &r.claim.Description,
+			&r.claim.Picture)
 		if (tr.gone(k.did) || tr.gone(r.through)) && tr.everShared[k.url] {
 			want[k] = r
 		}
@@ -301,7 +305,8 @@ SELECT concat_ws(' ', stage, class, state, concat_ws('/', collection, did, rkey)
 FROM dead_letters
 WHERE NOT (stage = 'verify' AND class = 'retryable' AND state = 'retried')
   AND NOT (coalesce(did, '') = ANY (coalesce($1::text[], '{}')) AND (stage = 'verify' AND state = 'dismissed' OR stage = 'decode'))
-  AND NOT (stage = 'verify' AND state = 'dismissed' AND (raw_bytes = 0 OR did = ANY ($2))) -- it waited for a key, and its record or its account was deleted meanwhile
+  -- it waited for a key, and its record or its account was deleted meanwhile
+  AND NOT (stage = 'verify' AND state = 'dismissed' AND (raw_bytes = 0 OR did = ANY ($2)))
 ORDER BY id`
 	gone := []string{}
 	for key, account := range tr.accounts {

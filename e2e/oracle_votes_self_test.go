@@ -33,26 +33,49 @@ func TestOracleFoldsTheVotes(t *testing.T) {
 		entries []*simnet.Entry
 		want    headline
 	}{
-		"the first of two": {[]*simnet.Entry{says("a", "1", 5, titled("A")), says("b", "1", 4, titled("B"))}, headline{votedPage, "A", "", "", post("a", "1")}},
-		"the most accounts": {[]*simnet.Entry{says("a", "1", 5, titled("A")), says("a", "2", 4, titled("A")), says("b", "1", 4, titled("B")), says("c", "1", 3, titled("B"))},
+		"the first of two": {[]*simnet.Entry{says("a", "1", 5, titled("A")), says("b", "1", 4, titled("B"))}, headline{
+			votedPage, "A", "", "", post("a", "1"),
+		}},
+		"the most accounts": {[]*simnet.Entry{
+			says("a", "1", 5, titled("A")), says("a", "2", 4, titled("A")), says("b", "1", 4, titled("B")), says("c", "1", 3, titled("B")),
+		},
 			headline{votedPage, "B", "", "", post("b", "1")}},
-		"a repost does not vote": {[]*simnet.Entry{says("a", "1", 5, titled("A")), says("b", "1", 4, titled("B")), refers(wrote("c", "1", "r", time.Minute), "app.bsky.feed.repost", "b", "1")},
+		"a repost does not vote": {[]*simnet.Entry{
+			says("a", "1", 5, titled("A")), says("b", "1", 4, titled("B")),
+			refers(wrote("c", "1", "r", time.Minute), "app.bsky.feed.repost", "b", "1"),
+		},
 			headline{votedPage, "A", "", "", post("a", "1")}},
-		"a hidden account does not vote":     {[]*simnet.Entry{says("b", "1", 5, titled("B")), hidden, says("a", "1", 4, titled("A"))}, headline{votedPage, "A", "", "", post("a", "1")}},
-		"a card without a living claim goes": {[]*simnet.Entry{says("a", "1", 5, titled("A")), removed("a", "1", "r3"), says("c", "1", 4, simnet.Claim{})}, headline{url: votedPage}},
-		"an account changes its mind": {[]*simnet.Entry{says("a", "1", 9, titled("A")), says("a", "2", 4, titled("B")), says("a", "3", 3, simnet.Claim{}), says("c", "1", 8, titled("B"))},
+		"a hidden account does not vote": {[]*simnet.Entry{says("b", "1", 5, titled("B")), hidden, says("a", "1", 4, titled("A"))}, headline{
+			votedPage, "A", "", "", post("a", "1"),
+		}},
+		"a card without a living claim goes": {
+			[]*simnet.Entry{says("a", "1", 5, titled("A")), removed("a", "1", "r3"), says("c", "1", 4, simnet.Claim{})}, headline{url: votedPage},
+		},
+		"an account changes its mind": {[]*simnet.Entry{
+			says("a", "1", 9, titled("A")), says("a", "2", 4, titled("B")), says("a", "3", 3, simnet.Claim{}), says("c", "1", 8, titled("B")),
+		},
 			headline{votedPage, "B", "", "", post("c", "1")}},
-		"and back, since its first post": {[]*simnet.Entry{says("a", "1", 9, titled("A")), says("a", "2", 7, titled("B")), says("a", "3", 3, titled("A")), says("c", "1", 8, titled("C"))},
+		"and back, since its first post": {[]*simnet.Entry{
+			says("a", "1", 9, titled("A")), says("a", "2", 7, titled("B")), says("a", "3", 3, titled("A")), says("c", "1", 8, titled("C")),
+		},
 			headline{votedPage, "A", "", "", post("a", "1")}},
 		"the description and the picture of the title": {[]*simnet.Entry{
-			says("a", "1", 9, simnet.Claim{Title: "A", Picture: "one"}), says("b", "1", 8, simnet.Claim{Title: "A", Description: "D", Picture: "two"}),
+			says("a", "1", 9, simnet.Claim{Title: "A", Picture: "one"}),
+			says("b", "1", 8, simnet.Claim{Title: "A", Description: "D", Picture: "two"}),
 			says("c", "1", 7, simnet.Claim{Title: "A", Picture: "two"}), says("d", "1", 6, simnet.Claim{Title: "B", Description: "other"})},
 			headline{votedPage, "A", "D", "blob:b/two", post("a", "1")}},
-		"a variant votes for the title": {[]*simnet.Entry{says("a", "1", 9, titled("B")), says("b", "1", 8, titled("A | News")), says("c", "1", 7, titled("A"))},
+		"a variant votes for the title": {[]*simnet.Entry{says("a", "1", 9, titled("B")), says("b", "1", 8, titled("A | News")), says("c", "1", 7,
+			titled("A"))},
 			headline{votedPage, "A", "", "", post("c", "1")}},
-		"https before http":         {[]*simnet.Entry{says("a", "1", 9, simnet.Claim{URL: http}), says("b", "1", 8, simnet.Claim{URL: www})}, headline{url: www}},
-		"most before https":         {[]*simnet.Entry{says("a", "1", 9, simnet.Claim{URL: http}), says("b", "1", 8, simnet.Claim{URL: www}), says("c", "1", 7, simnet.Claim{URL: http})}, headline{url: http}},
-		"the earliest of two":       {[]*simnet.Entry{says("a", "1", 8, simnet.Claim{}), says("b", "1", 9, simnet.Claim{URL: www})}, headline{url: www}},
+		"https before http": {
+			[]*simnet.Entry{says("a", "1", 9, simnet.Claim{URL: http}), says("b", "1", 8, simnet.Claim{URL: www})}, headline{url: www},
+		},
+		"most before https": {[]*simnet.Entry{
+			says("a", "1", 9, simnet.Claim{URL: http}), says("b", "1", 8, simnet.Claim{URL: www}), says("c", "1", 7, simnet.Claim{URL: http}),
+		}, headline{url: http}},
+		"the earliest of two": {
+			[]*simnet.Entry{says("a", "1", 8, simnet.Claim{}), says("b", "1", 9, simnet.Claim{URL: www})}, headline{url: www},
+		},
 		"nobody spells it any more": {[]*simnet.Entry{says("b", "1", 9, titled("B")), hidden}, headline{}},
 	} {
 		require.Equal(t, c.want, fold(c.entries).headline(votedPage), name)

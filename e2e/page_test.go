@@ -42,7 +42,8 @@ func TestPageFillsLive(t *testing.T) {
 	until(`document.querySelectorAll(".link").length > 0`, play)
 	require.Contains(t, b.Read("#subtitle"), "by the 60 accounts that hub.example follows.")
 	const places = `JSON.stringify([...document.querySelectorAll(".link")].map((li) => [li.dataset.id, li.getBoundingClientRect().top]))`
-	before := browsertest.Evaluate[string](b, `window.counts = new Map([...document.querySelectorAll("[data-count]")].map((c) => [c, c.innerText])); `+places)
+	before := browsertest.Evaluate[string](b,
+		`window.counts = new Map([...document.querySelectorAll("[data-count]")].map((c) => [c, c.innerText])); `+places)
 	shown, followed := browsertest.Evaluate[string](b, `document.querySelector(".link h2 a").href`), active(n, n.Follows(n.Hub().DID))
 	until(`[...counts].some(([c, before]) => Number(c.innerText) > Number(before))`, func() { // every account shares the first link
 		if len(followed) > 0 {

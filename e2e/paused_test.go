@@ -56,7 +56,8 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	readsAll(t, pool, n)
 
 	var raw []byte
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT json_agg(json_build_object('who', who, 'epoch', epoch, 'cursor', cursor) ORDER BY n) FROM moves`).Scan(&raw))
+	require.NoError(t, pool.QueryRow(t.Context(), `
+		SELECT json_agg(json_build_object('who', who, 'epoch', epoch, 'cursor', cursor) ORDER BY n) FROM moves`).Scan(&raw))
 	var all []move
 	require.NoError(t, json.Unmarshal(raw, &all))
 	taken := false
@@ -77,7 +78,8 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	succeed(t, append(reads(n, database), "WEIR_COLLECTIONS=app.bsky.feed.post"), "trending")
 	oracle := fold(n.Log().Entries())
 	maps.DeleteFunc(oracle.records, func(k recordKey, _ recordRow) bool { return oracle.gone(k.did) })
-	require.Equal(t, len(oracle.records), count(t, pool, `SELECT count(*) FROM records WHERE did NOT IN (SELECT did FROM accounts WHERE status = 'deleted')`))
+	require.Equal(t, len(oracle.records),
+		count(t, pool, `SELECT count(*) FROM records WHERE did NOT IN (SELECT did FROM accounts WHERE status = 'deleted')`))
 }
 
 // TestPausedWorkerDelaysNothing stops a worker inside its transaction, with a lock
@@ -97,7 +99,8 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 		eventually.True(t, func() bool { return count(t, pool, sql) >= 1 }, 20*time.Millisecond, because)
 	}
 	require.NoError(t, n.DeleteRecord("at://"+e.DID+"/"+e.Collection+"/"+e.Rkey))
-	waits(fmt.Sprintf(`SELECT count(*) FROM tombstones WHERE did = '%s' AND rkey = '%s'`, e.DID, e.Rkey), "the stream waits for the stopped worker")
+	waits(fmt.Sprintf(`SELECT count(*) FROM tombstones WHERE did = '%s' AND rkey = '%s'`, e.DID, e.Rkey),
+		"the stream waits for the stopped worker")
 	work.signal(syscall.SIGCONT)
 	finishes(t, 20*time.Millisecond, func() (int, error) { return unprocessed(pool) }, "the job is not finished")
 	oracle := fold(n.Log().Entries())

@@ -122,7 +122,10 @@ func TestThroughPgBouncer(t *testing.T) {
 	require.Positive(t, count(t, direct, sessions))
 	// The session of a killed process ends when its statement does.
 	eventually.True(t, func() bool { return count(t, direct, sessions) <= 6 }, 20*time.Millisecond, "PgBouncer opens too many connections")
-	require.Zero(t, count(t, direct, `SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND a.state = 'idle'`), "an idle session holds an advisory lock")
+	require.Zero(t,
+		count(t, direct, `
+			SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND a.state = 'idle'`),
+		"an idle session holds an advisory lock")
 	stop()
 	k.compare()
 }

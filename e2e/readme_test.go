@@ -26,10 +26,12 @@ func TestWaysIn(t *testing.T) {
 		},
 		"The records of a lexicon in Postgres": func(t *testing.T, w wayIn) {
 			pool := open(t, w.address)
-			_, err := w.net.PutRecord(w.net.Hub().DID, "pub.layers.expression.expression", "a", []byte(`{"text":"a","createdAt":"2026-11-01T00:00:00Z"}`))
+			_, err := w.net.PutRecord(w.net.Hub().DID, "pub.layers.expression.expression", "a",
+				[]byte(`{"text":"a","createdAt":"2026-11-01T00:00:00Z"}`))
 			require.NoError(t, err)
 			stored := func() (n int) {
-				require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM records WHERE collection = 'pub.layers.expression.expression'`).Scan(&n))
+				require.NoError(t,
+					pool.QueryRow(t.Context(), `SELECT count(*) FROM records WHERE collection = 'pub.layers.expression.expression'`).Scan(&n))
 				return n
 			}
 			eventually.True(t, func() bool { return stored() == 1 }, 50*time.Millisecond)
@@ -86,7 +88,8 @@ func newWayIn(t *testing.T) wayIn {
 	w := wayIn{folder: t.TempDir(), net: n}
 	require.NoError(t, os.Mkdir(filepath.Join(w.folder, "bin"), 0o755))
 	require.NoError(t, os.Symlink(binary, filepath.Join(w.folder, "bin", "weir")))
-	w.env = []string{"WEIR_HOME=" + filepath.Join(w.folder, ".weir"), "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_LISTEN=127.0.0.1:0",
+	w.env = []string{"WEIR_HOME=" + filepath.Join(w.folder, ".weir"), "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest",
+		"WEIR_LISTEN=127.0.0.1:0",
 		"WEIR_RELAYS=" + n.RelayURL(), "WEIR_APPVIEW=" + n.AppViewURL(), "WEIR_DIRECTORY=" + n.DirectoryURL(), "WEIR_API_INTERVAL=0s",
 		"WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_ARCHIVE_INTERVAL=1s"}
 	return w

@@ -20,7 +20,10 @@ func TestRelaysAreComparedDaily(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 20)
-	nostr, err := simnet.NewNostr(simnet.NostrConfig{Seed: 5, Authors: 3, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 20, Sync: simnet.SyncAnswers}, {Page: 50}, {Page: 50, Sync: simnet.SyncSilent}}})
+	nostr, err := simnet.NewNostr(simnet.NostrConfig{
+		Seed: 5, Authors: 3, Now: time.Now(),
+		Relays: []simnet.NostrRelay{{Page: 20, Sync: simnet.SyncAnswers}, {Page: 50}, {Page: 50, Sync: simnet.SyncSilent}},
+	})
 	require.NoError(t, err)
 	t.Cleanup(nostr.Stop)
 	url := schematest.NewURL(t)
@@ -58,14 +61,18 @@ func TestRelaysAreComparedDaily(t *testing.T) {
 	nostr.Put(0, nostr.Forge(1, day.Unix()+7, 1, nil, "forged"))
 	_, err = pool.Exec(t.Context(), `DELETE FROM relay_audits`)
 	require.NoError(t, err)
-	_, err = pool.Exec(t.Context(), `SELECT enqueue_job('audit_relays', 'network', '{}', '{periodic}') WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'audit_relays' AND finalized_at IS NULL)`)
+	_, err = pool.Exec(t.Context(), `
+		SELECT enqueue_job('audit_relays', 'network', '{}', '{periodic}')
+		WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'audit_relays' AND finalized_at IS NULL)`)
 	require.NoError(t, err)
 	serve = start(t, env, "serve")
 	eventually.True(t, func() bool { // the job waits for the silent relay
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'audit_relays' AND state = 'running'`) == 1
 	}, 5*time.Millisecond)
 	serve.kill()
-	_, err = pool.Exec(t.Context(), `UPDATE river_job SET attempted_at = attempted_at - interval '2 hours' WHERE kind = 'audit_relays' AND state = 'running'`) // the job may run for one hour
+	// the job may run for one hour
+	_, err = pool.Exec(t.Context(),
+		`UPDATE river_job SET attempted_at = attempted_at - interval '2 hours' WHERE kind = 'audit_relays' AND state = 'running'`)
 	require.NoError(t, err)
 	serve = start(t, env, "serve")
 	notes(61 + 30 - 1)

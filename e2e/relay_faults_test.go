@@ -96,7 +96,8 @@ func (c *chaos) hide(leave, back func()) {
 	c.net.HideFromRelay(hub, true)
 	c.stop = c.events()
 	back()
-	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.Hidden] > before }, 20*time.Millisecond, "no client requests the hidden event")
+	eventually.True(c.t, func() bool { return c.net.Fired()[simnet.Hidden] > before }, 20*time.Millisecond,
+		"no client requests the hidden event")
 	c.progress(2)
 	for _, name := range fleet() {
 		require.Equal(c.t, repeated[c.member(name)], c.member(name).mismatches(), "the resume of %s needed the hidden event", name)
@@ -180,7 +181,9 @@ func (c *chaos) verifyAll() {
 	c.waitCommitted()
 	began := time.Now()
 	eventually.True(c.t, func() bool {
-		const hour = `UPDATE dead_letters SET last_seen = last_seen - interval '1 hour' WHERE class = 'retryable' AND state = 'open' AND last_seen > now() - interval '1 hour'`
+		const hour = `
+			UPDATE dead_letters SET last_seen = last_seen - interval '1 hour'
+			WHERE class = 'retryable' AND state = 'open' AND last_seen > now() - interval '1 hour'`
 		_, err := c.pool.Exec(context.Background(), hour)
 		waiting, countErr := tryCount(c.pool, `SELECT count(*) FROM dead_letters WHERE class = 'retryable' AND state IN ('open', 'retrying')`)
 		return err == nil && countErr == nil && waiting == 0
@@ -205,7 +208,8 @@ func (c *chaos) synchronize() {
 		}
 		rows, err := c.pool.Query(context.Background(), `
 SELECT did FROM resyncs AS r
-WHERE desynchronized_at IS NOT NULL AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = r.did AND a.status NOT IN ('active', 'deleted'))`)
+WHERE desynchronized_at IS NOT NULL AND NOT EXISTS (SELECT FROM accounts AS a
+    WHERE a.did = r.did AND a.status NOT IN ('active', 'deleted'))`)
 		if err != nil {
 			return 0, err
 		}

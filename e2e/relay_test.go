@@ -21,7 +21,10 @@ import (
 // readsRelay returns the environment of a process that reads only the relay, and keys
 // from the directory.
 func readsRelay(n *simnet.Net) []string {
-	return []string{"WEIR_SOURCE=firehose", "WEIR_RELAYS=" + n.RelayURL(), "WEIR_JETSTREAM=ws://127.0.0.1:1", "WEIR_APPVIEW=" + n.AppViewURL(), "WEIR_DIRECTORY=" + n.DirectoryURL()}
+	return []string{
+		"WEIR_SOURCE=firehose", "WEIR_RELAYS=" + n.RelayURL(), "WEIR_JETSTREAM=ws://127.0.0.1:1", "WEIR_APPVIEW=" + n.AppViewURL(),
+		"WEIR_DIRECTORY=" + n.DirectoryURL(),
+	}
 }
 
 // readingRelay begins with a process that reads only the relay, and its database.
@@ -44,7 +47,8 @@ func TestKilledServeReadsRelay(t *testing.T) {
 	defer cancel()
 	go n.Live(ctx, 100)
 	for point, faults := range map[string][]simnet.Fault{
-		"commit: position and records written": {simnet.Renumber}, "commit: before its end": {simnet.Stale, simnet.Duplicate}, "commit: after its end": {simnet.Restart},
+		"commit: position and records written": {simnet.Renumber}, "commit: before its end": {simnet.Stale, simnet.Duplicate},
+		"commit: after its end": {simnet.Restart},
 	} {
 		k.killedAt(5, point)
 		for _, fault := range faults {
@@ -141,7 +145,8 @@ func (k *killing) verified(pool *pgxpool.Pool) {
 		if _, err := pool.Exec(k.t.Context(), `SELECT retry_dead_letters('verify', 'retryable')`); err != nil {
 			return 0, err
 		}
-		return tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'retryable' AND state IN ('open', 'retrying')`)
+		return tryCount(pool, `
+			SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'retryable' AND state IN ('open', 'retrying')`)
 	}, "events wait for keys: %s", k.process.stderr.String())
 }
 
@@ -230,14 +235,17 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "com.atproto.sync.getRepo", Count: 2}))
 	pool := open(t, url)
 	defer pool.Close()
-	for _, point := range []string{"reconciliation: page compared", "reconciliation: extra records deleted", "reconciliation: before its end"} {
+	for _, point := range []string{
+		"reconciliation: page compared", "reconciliation: extra records deleted", "reconciliation: before its end",
+	} {
 		k.killedAt(2, point)
 		rescued(t, pool, k.process)
 	}
 	k.process = start(t, k.env, "serve")
 	post(accounts[0].DID, "with the new key")
 	k.reaches(n.Log().Last().RelaySeq)
-	eventually.True(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 100*time.Millisecond, "not all is restored: %s", tail(k.process.stderr.String(), 2000))
+	eventually.True(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 100*time.Millisecond, "not all is restored: %s",
+		tail(k.process.stderr.String(), 2000))
 	require.Equal(t, deleted, count(t, pool, `SELECT count(*) FROM tombstones`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE record ->> 'text' = '`+simnet.ForgedText+`'`))
 	require.Equal(t, 16, count(t, pool, `SELECT count(*) FROM resyncs`), "one resync for every account with a refused commit")
@@ -310,7 +318,8 @@ func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
 		require.NoError(t, err)
 	}
 	k.process = start(t, k.env, "serve")
-	eventually.True(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 100*time.Millisecond, "not all is restored: %s", tail(k.process.stderr.String(), 2000))
+	eventually.True(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 100*time.Millisecond, "not all is restored: %s",
+		tail(k.process.stderr.String(), 2000))
 	require.Equal(t, 6, count(t, pool, `SELECT count(*) FROM resyncs`), "one resync for each account whose events were left out")
 	require.Equal(t, len(accounts), count(t, pool, `SELECT count(*) FROM tombstones`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))

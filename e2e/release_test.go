@@ -33,8 +33,10 @@ func TestReleaseIsReproducible(t *testing.T) {
 		return string(out)
 	}
 	first, second := t.TempDir(), filepath.Join(t.TempDir(), "another", "folder")
-	run(`cd "$1" && git ls-files --cached --others --exclude-standard | while IFS= read -r file; do [ ! -e "$file" ] || echo "$file"; done | tar -cf - -T - | tar -xf - -C "$2" && cd "$2" &&
-		git init --quiet && git add . && git -c user.name=t -c user.email=t commit --quiet --message "A release" && git tag v0.9.8 && git clone --quiet . "$3"`, project, first, second)
+	run(`cd "$1" && git ls-files --cached --others --exclude-standard | while IFS= read -r file; do [ ! -e "$file" ] || echo "$file"; done |
+		tar -cf - -T - | tar -xf - -C "$2" && cd "$2" &&
+		git init --quiet && git add . && git -c user.name=t -c user.email=t commit --quiet --message "A release" &&
+		git tag v0.9.8 && git clone --quiet . "$3"`, project, first, second)
 	var binaries []string
 	for _, folder := range []string{first, second} {
 		run(`cd "$1" && `+command+`"$1/bin/weir" ./cmd/weir`, folder)

@@ -96,7 +96,8 @@ func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byt
 		return nil, false
 	}
 	w.responses.statuses[response.StatusCode]++
-	return body, response.StatusCode == http.StatusOK || response.Header.Get("Content-Type") == "application/json" && response.StatusCode == http.StatusServiceUnavailable
+	return body, response.StatusCode == http.StatusOK || response.Header.Get("Content-Type") == "application/json" &&
+		response.StatusCode == http.StatusServiceUnavailable
 }
 
 // check requires that no link has more sharers than accounts may share it. It reads the log after
@@ -122,7 +123,9 @@ func (w *watcher) check(body []byte, before committed) {
 		}
 		switch {
 		case l.Sharers > most:
-			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times in %s: at most %d accounts share it after event %d, of %d that are followed, and %d of them have ever shared it", l.URL, l.Sharers, w.windows[0], most, before.until, len(before.members), ever))
+			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times in %s: at most %d accounts share it after event "+
+				"%d, of %d that are followed, and %d of them have ever shared it", l.URL, l.Sharers, w.windows[0], most, before.until,
+				len(before.members), ever))
 		case listed[l.URL]:
 			w.responses.wrong = append(w.responses.wrong, l.URL+" is listed twice")
 		case i > 0 && l.Sharers > ranking.Links[i-1].Sharers:

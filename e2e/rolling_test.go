@@ -26,8 +26,11 @@ func nextBinary(t *testing.T) (path string, version int) {
 	require.NoError(t, err)
 	version = len(released) + 1
 	migration, overlay := filepath.Join(dir, "next.sql"), filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(migration, []byte(`ALTER TABLE accounts ADD COLUMN next text; ALTER TABLE streams ADD COLUMN next int NOT NULL DEFAULT 1;`), 0o600))
-	text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(folder, fmt.Sprintf("%04d_next.sql", version)): migration}})
+	require.NoError(t, os.WriteFile(migration, []byte(`
+		ALTER TABLE accounts ADD COLUMN next text; ALTER TABLE streams ADD COLUMN next int NOT NULL DEFAULT 1;`), 0o600))
+	text, err := json.Marshal(map[string]any{
+		"Replace": map[string]string{filepath.Join(folder, fmt.Sprintf("%04d_next.sql", version)): migration},
+	})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, text, 0o600))
 	path = filepath.Join(dir, "weir")
@@ -53,7 +56,8 @@ func TestRollingRestart(t *testing.T) {
 
 	_, refusal, code := weir(t, k.env, "serve")
 	require.Equal(t, 1, code)
-	require.Contains(t, refusal, fmt.Sprintf("the database is at core migration %d, this binary knows %d at most: run the newer binary", version, version-1))
+	require.Contains(t, refusal,
+		fmt.Sprintf("the database is at core migration %d, this binary knows %d at most: run the newer binary", version, version-1))
 
 	after := startProgram(t, next, k.env, "serve")
 	pool := open(t, k.server.URL("weir"))
@@ -67,6 +71,7 @@ func TestRollingRestart(t *testing.T) {
 	k.progress(5)
 	stop()
 	require.Equal(t, 2, count(t, pool, `SELECT max(epoch) FROM streams`))
-	execute(t, k.server.URL("weir"), fmt.Sprintf(`DELETE FROM weir_migration WHERE part = 'core' AND version = %d`, version)) // the comparison runs this version
+	// the comparison runs this version
+	execute(t, k.server.URL("weir"), fmt.Sprintf(`DELETE FROM weir_migration WHERE part = 'core' AND version = %d`, version))
 	k.compare()
 }

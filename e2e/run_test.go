@@ -99,7 +99,10 @@ func startIn(t testing.TB, folder, program string, env []string, args ...string)
 	t.Helper()
 	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	p.cmd.Dir = folder
-	p.cmd.Env = append([]string{"WEIR_FETCH_CARDS=false", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0", "GORACE=halt_on_error=1"}, env...)
+	p.cmd.Env = append([]string{
+		"WEIR_FETCH_CARDS=false", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(),
+		"WEIR_OPS_LISTEN=127.0.0.1:0", "GORACE=halt_on_error=1",
+	}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	require.NoError(t, p.cmd.Start())
 	go func() {

@@ -34,12 +34,16 @@ func TestRunbookNamesWhatExists(t *testing.T) {
 	require.True(t, found)
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
-	n.SetRate(simnet.Rate{Calls: 100_000})                                                                                                                                     // and sends what remains
-	env := append(follower(n, database), "WEIR_DEAD_LETTER_LIMITS=app.bsky.feed.post=100", "WEIR_WATCH="+n.Hub().Handle, "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
+	// and sends what remains
+	n.SetRate(simnet.Rate{Calls: 100_000})
+	// the first try fails
+	env := append(follower(n, database), "WEIR_DEAD_LETTER_LIMITS=app.bsky.feed.post=100", "WEIR_WATCH="+n.Hub().Handle,
+		"WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL())
 	pool := open(t, database)
 	at := start(t, env, "serve").opsURL(t)
 	settled(t, pool)
-	_, err = pool.Exec(t.Context(), `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
+	_, err = pool.Exec(t.Context(),
+		`INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
 		VALUES (now(), now(), now(), now(), 20, 0, 1000, 0, 0, 0, 1, true)`)
 	require.NoError(t, err)
 

@@ -65,8 +65,9 @@ func TestSoak(t *testing.T) {
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))
 
-	problems := reportSoak(t, readings, fmt.Sprintf("%s, %d events, %d a second, on %d cores; everything stored and counted %s after the last event",
-		length, len(n.Log().Entries()), soakRate, runtime.NumCPU(), behind.Round(10*time.Millisecond)), length >= soakVerdict)
+	problems := reportSoak(t, readings,
+		fmt.Sprintf("%s, %d events, %d a second, on %d cores; everything stored and counted %s after the last event",
+			length, len(n.Log().Entries()), soakRate, runtime.NumCPU(), behind.Round(10*time.Millisecond)), length >= soakVerdict)
 	if length >= soakVerdict {
 		require.Empty(t, problems, strings.Join(problems, "\n"))
 	}

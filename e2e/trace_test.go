@@ -54,13 +54,15 @@ func TestTrace(t *testing.T) {
 	require.Contains(t, text, "counts in 1h")
 
 	// The post does not count, because of its account, its follow or its age.
-	executes(t, database, fmt.Sprintf(`INSERT INTO accounts (did, status) VALUES ('%s', 'takendown') ON CONFLICT (did) DO UPDATE SET status = 'takendown'`, did))
+	executes(t, database,
+		fmt.Sprintf(`INSERT INTO accounts (did, status) VALUES ('%s', 'takendown') ON CONFLICT (did) DO UPDATE SET status = 'takendown'`, did))
 	r, _ = record(uri)
 	require.Equal(t, "It does not count in any window: its account is takendown.", r.Message)
 	l, text = page("https://story.example/a")
 	require.Contains(t, l.Message, "ranked in 0 of 6 windows; 1 of its 1")
 	require.Contains(t, text, "does not count: its account is takendown")
-	executes(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watch_members WHERE did = '`+did+`'`, `DELETE FROM watch_members WHERE did = '`+did+`'`)
+	executes(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watch_members WHERE did = '`+did+`'`,
+		`DELETE FROM watch_members WHERE did = '`+did+`'`)
 	r, _ = record(uri)
 	require.Equal(t, "It does not count in any window: no watch includes its account.", r.Message)
 	missing, _ := record("at://" + did + "/app.bsky.feed.post/" + "3k2222222222a")
@@ -72,21 +74,7 @@ func TestTrace(t *testing.T) {
 	r, _ = record(uri)
 	require.Contains(t, r.Message, "It does not count in any window: it was shared 170h0m")
 
-	// The post's job waits, then has failed. Text by strangers is harmless.
-	executes(t, database, `DELETE FROM shares`+where, fmt.Sprintf(`INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)
-		VALUES ('process_posts', '{"posts": ["%s/%s"]}', 25, 1, 'process', 'scheduled', now() + interval '1 hour', 3, ARRAY['{"error": "it broke"}'::jsonb])`, did, e.Rkey))
-	r, text = record(uri)
-	require.Regexp(t, `^It does not count yet: job \d+ is scheduled, at attempt 3 of 25.$`, r.Message)
-	require.Contains(t, text, "it broke")
-	executes(t, database, `DELETE FROM river_job WHERE state = 'scheduled'`, fmt.Sprintf(`INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
-		VALUES ('k', 'process', 'app.bsky.feed.post', '%s', '%s', E'no\x1b[31m links', '', 0, now(), now())`, did, e.Rkey))
-	r, text = record(uri)
-	require.Contains(t, r.Message, "it could not be processed")
-	require.NotContains(t, text, "\x1b")
-	require.Contains(t, text, "[31m links")
-	executes(t, database, `DELETE FROM dead_letters`)
-	r, _ = record(uri)
-	require.Contains(t, r.Message, "It shares a link, but has no share")
+	traceTheUnprocessed(t, database, did, e.Rkey, record)
 
 	// The post was deleted.
 	require.NoError(t, n.DeleteRecord(uri))
@@ -96,6 +84,29 @@ func TestTrace(t *testing.T) {
 	require.Equal(t, "It does not count: it was deleted, and its tombstone is stored.", r.Message)
 	require.Contains(t, text, "tombstone   rev ")
 	traceTheUnstored(t, env, did)
+}
+
+// traceTheUnprocessed traces a post whose job waits, then has failed. Text by strangers is harmless.
+func traceTheUnprocessed(t *testing.T, database, did, rkey string, trace func(name string) (tracedRecord, string)) {
+	t.Helper()
+	uri := "at://" + did + "/app.bsky.feed.post/" + rkey
+	executes(t, database, fmt.Sprintf(`DELETE FROM shares WHERE did = '%s' AND rkey = '%s'`, did, rkey), fmt.Sprintf(`
+		INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)
+		VALUES ('process_posts', '{"posts": ["%s/%s"]}', 25, 1, 'process', 'scheduled', now() + interval '1 hour', 3,
+		    ARRAY['{"error": "it broke"}'::jsonb])`, did, rkey))
+	r, text := trace(uri)
+	require.Regexp(t, `^It does not count yet: job \d+ is scheduled, at attempt 3 of 25.$`, r.Message)
+	require.Contains(t, text, "it broke")
+	executes(t, database, `DELETE FROM river_job WHERE state = 'scheduled'`,
+		fmt.Sprintf(`INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
+		VALUES ('k', 'process', 'app.bsky.feed.post', '%s', '%s', E'no\x1b[31m links', '', 0, now(), now())`, did, rkey))
+	r, text = trace(uri)
+	require.Contains(t, r.Message, "it could not be processed")
+	require.NotContains(t, text, "\x1b")
+	require.Contains(t, text, "[31m links")
+	executes(t, database, `DELETE FROM dead_letters`)
+	r, _ = trace(uri)
+	require.Contains(t, r.Message, "It shares a link, but has no share")
 }
 
 // tracedRecord is a record with its shares.
@@ -125,9 +136,14 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 	require.Contains(t, text, "completed jobs are removed after an hour")
 	r, _ = traced[trace.Record](t, env, ahead)
 	require.Contains(t, r.Message, "the stream has not reached it")
-	executes(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
-		`INSERT INTO audit_faults (audit_id, did, collection, rkey, fault) SELECT id, '`+did+`', 'app.bsky.feed.post', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
-		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,
+	executes(t, database, `
+		INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired)
+		VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
+		`INSERT INTO audit_faults (audit_id, did, collection, rkey, fault) SELECT id, '`+did+`', 'app.bsky.feed.post', '`+
+			ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
+		`
+			INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+			VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,
 		`UPDATE gaps SET closed_at = NULL, how_closed = NULL`)
 	r, text = traced[trace.Record](t, env, ago)
 	require.Contains(t, text, "the test says so")
@@ -144,7 +160,10 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 // sentence.
 func TestTraceRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"nonsense", "did:", "@-", "https://bsky.app/profile/-", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
+	for _, name := range []string{
+		"nonsense", "did:", "@-", "https://bsky.app/profile/-", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k",
+		"at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/",
+	} {
 		_, stderr, code := weir(t, nil, "trace", name)
 		require.Equal(t, 1, code, name)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)

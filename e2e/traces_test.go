@@ -101,7 +101,8 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	t.Parallel()
 	n := followNetwork(t, 20)
 	s := newSpans(t)
-	env := append(keeping(follower(n, schematest.NewURL(t))), "WEIR_WATCH="+n.Hub().Handle, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100")
+	env := append(keeping(follower(n, schematest.NewURL(t))), "WEIR_WATCH="+n.Hub().Handle, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL,
+		"OTEL_BSP_SCHEDULE_DELAY=100")
 	consume, work := start(t, env, "consume"), start(t, env, "work")
 	defer live(t, n, 100)()
 	var ranked, read []*tracev1.Span
@@ -163,7 +164,8 @@ func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 			n := network(t, 500)
 			database := schematest.NewURL(t)
 			pool := open(t, database)
-			serve := start(t, append(reads(n, database), "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_EXPORTER_OTLP_TIMEOUT=200", "OTEL_BSP_EXPORT_TIMEOUT=300"), "serve")
+			serve := start(t, append(reads(n, database), "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_BSP_SCHEDULE_DELAY=50",
+				"OTEL_EXPORTER_OTLP_TIMEOUT=200", "OTEL_BSP_EXPORT_TIMEOUT=300"), "serve")
 			eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, 20*time.Millisecond)
 			eventually.True(t, func() bool { return strings.Contains(serve.stderr.String(), "trace_export_failed") }, 20*time.Millisecond)
 			settled(t, pool)

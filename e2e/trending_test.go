@@ -25,12 +25,18 @@ func rankedDatabase(t *testing.T) string {
 	url := schematest.NewURL(t)
 	pool := open(t, url)
 	for _, sql := range []string{
-		`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) SELECT n || '.example', 'https://' || n || '.example/', n || '.example', 'Title ' || n, now(), 1, now() FROM generate_series(1, 5) AS n`,
+		`
+			INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at)
+			SELECT n || '.example', 'https://' || n || '.example/', n || '.example', 'Title ' || n, now(), 1, now()
+			FROM generate_series(1, 5) AS n`,
 		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
-			SELECT 'did:plc:' || m, 'c', m || '-' || n, n, n, CASE m WHEN n THEN 'repost' ELSE 'post' END, now() - interval '1 minute' FROM generate_series(1, 5) AS n, generate_series(1, 5) AS m WHERE m <= n`,
+			SELECT 'did:plc:' || m, 'c', m || '-' || n, n, n, CASE m WHEN n THEN 'repost' ELSE 'post' END, now() - interval '1 minute'
+			FROM generate_series(1, 5) AS n, generate_series(1, 5) AS m WHERE m <= n`,
 		`INSERT INTO accounts (did, handle) VALUES ('did:plc:4', 'four.example')`,
 		`INSERT INTO watches (target) VALUES ('alice.example'), ('bob.example')`,
-		`INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || m FROM watches AS w, generate_series(1, 5) AS m WHERE w.target = 'alice.example' OR m = 5`,
+		`
+			INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || m FROM watches AS w, generate_series(1, 5) AS m
+			WHERE w.target = 'alice.example' OR m = 5`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
@@ -103,7 +109,8 @@ func TestMergeIsTriedAgain(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10min'`) // so that Postgres aborts the merge
 	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4 AND ctid = (SELECT max(ctid) FROM shares WHERE link_id = 4)`) // the share that the merge locks last
+	// the share that the merge locks last
+	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4 AND ctid = (SELECT max(ctid) FROM shares WHERE link_id = 4)`)
 	require.NoError(t, err)
 	merged := make(chan string, 1)
 	go func() {
@@ -138,7 +145,8 @@ func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 		"--watch bob.example --degree second --window 24h": "",
 	} {
 		var page struct{ Links []ranking.TrendingLink }
-		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, append([]string{"trending", "--json"}, strings.Fields(args)...)...)), &page), args)
+		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, append([]string{"trending", "--json"}, strings.Fields(args)...)...)), &page),
+			args)
 		var got []string
 		for _, l := range page.Links {
 			got = append(got, strings.TrimPrefix(l.Title, "Title ")+" "+string(rune('0'+l.Sharers)))
@@ -194,7 +202,9 @@ func TestStreamEndsWithItsProcess(t *testing.T) {
 		if events == 3 {
 			web.signal(syscall.SIGTERM)
 		}
-		_, err := pool.Exec(t.Context(), `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:5', 'c', $1::int::text, 1, 1, 'post', now())`, events)
+		_, err := pool.Exec(t.Context(), `
+			INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+			VALUES ('did:plc:5', 'c', $1::int::text, 1, 1, 'post', now())`, events)
 		require.NoError(t, err)
 	}
 	require.NoError(t, lines.Err(), "the response is incomplete")

@@ -45,8 +45,8 @@ func TestVanishedAuthorIsForgotten(t *testing.T) {
 		nostr.WriteAs(i%2, nil, date+int64(i), 1, nil, fmt.Sprint("note ", i, " of ", i%2))
 	}
 	n := network(t, 5)
-	settings := append(b.env(), "WEIR_COLLECTIONS=nostr.1=0", "WEIR_NOSTR="+nostr.URLs()[0], "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_ARCHIVE_FORGET=1s", "TMPDIR="+t.TempDir(),
-		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
+	settings := append(b.env(), "WEIR_COLLECTIONS=nostr.1=0", "WEIR_NOSTR="+nostr.URLs()[0], "WEIR_ARCHIVE_INTERVAL=1s",
+		"WEIR_ARCHIVE_FORGET=1s", "TMPDIR="+t.TempDir(), "WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
 	k := &archiveKills{killing: &killing{t: t, net: n, env: append(reads(n, url), settings...)}, bucket: b, pool: open(t, url)}
 	k.process = start(t, k.env, "serve")
 	eventually.True(t, func() bool {

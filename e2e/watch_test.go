@@ -30,8 +30,8 @@ func TestWatchAddReportsTheTarget(t *testing.T) {
 	require.Contains(t, succeed(t, env, "watch", "add", list), "(list): a list of 7 accounts\n")
 	require.Equal(t, 3, watches())
 
-	for _, target := range []string{"nobody.example", "did:plc:zzzzzzzzzzzzzzzzzzzzzzzz", "at://" + hub.DID + "/app.bsky.graph.list/3kaaaaaaaaa2a",
-		"at://" + hub.DID + "/app.bsky.graph.starterpack/3kaaaaaaaaa2a"} {
+	for _, target := range []string{"nobody.example", "did:plc:zzzzzzzzzzzzzzzzzzzzzzzz",
+		"at://" + hub.DID + "/app.bsky.graph.list/3kaaaaaaaaa2a", "at://" + hub.DID + "/app.bsky.graph.starterpack/3kaaaaaaaaa2a"} {
 		stdout, stderr, code := weir(t, env, "watch", "add", target)
 		require.Equal(t, 1, code, stdout)
 		require.Contains(t, stderr, "not watching "+target+": it does not exist or is hidden")

@@ -71,8 +71,10 @@ func TestWatcherKnowsWhoMayCount(t *testing.T) {
 		{committed{members: map[string]bool{"b": true}}.joined(map[string]bool{"d": true}), "bd"}, // d was followed meanwhile
 		{committed{members: map[string]bool{"b": true}}.joined(nil), "abcde"},                     // Postgres was down
 		{committed{}.joined(map[string]bool{"b": true}), "abcde"},
-		{committed{until: 9, doubted: []string{"c"}}, "cde"},                                                     // the deletion may wait for a key
-		{committed{until: 9, round: round{follows: true}, steady: map[string]bool{"a": true, "c": true}}, "cde"}, // hidden accounts may count until the next listing
+		// the deletion may wait for a key
+		{committed{until: 9, doubted: []string{"c"}}, "cde"},
+		// hidden accounts may count until the next listing
+		{committed{until: 9, round: round{follows: true}, steady: map[string]bool{"a": true, "c": true}}, "cde"},
 		{committed{until: 9, round: round{follows: true}, steady: map[string]bool{"a": true}, since: 6}, "abcde"},
 		{committed{until: 9, round: round{follows: true}, steady: map[string]bool{"b": true}}, "abcde"}, // a stranger's deletions are not read
 	} {

@@ -76,10 +76,14 @@ func newWeek(t *testing.T, follows int) *week {
 	authors := follows / 5
 	w := &week{t: t, authors: authors, random: rand.New(rand.NewPCG(3, 3)), clock: newWallClock(t)}
 	var err error
-	w.net, err = simnet.New(simnet.Config{Seed: 14, Accounts: 400, Follows: follows - authors, History: 50, HistorySpan: time.Hour, Start: time.Now().Add(-48 * time.Hour)})
+	w.net, err = simnet.New(simnet.Config{
+		Seed: 14, Accounts: 400, Follows: follows - authors, History: 50, HistorySpan: time.Hour, Start: time.Now().Add(-48 * time.Hour),
+	})
 	require.NoError(t, err)
 	startNetwork(t, w.net)
-	w.nostr, err = simnet.NewNostr(simnet.NostrConfig{Seed: 9, Authors: authors + 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 60, Silent: true}}})
+	w.nostr, err = simnet.NewNostr(simnet.NostrConfig{
+		Seed: 9, Authors: authors + 1, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 100}, {Page: 60, Silent: true}},
+	})
 	require.NoError(t, err)
 	t.Cleanup(w.nostr.Stop)
 	var tags [][]string
@@ -99,7 +103,8 @@ func newWeek(t *testing.T, follows int) *week {
 	w.pool = open(t, database)
 	w.exec(steppedClock)
 	w.pool.Reset()
-	w.env = append(keeping(follower(w.net, database)), w.clock.env(), "WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.repost,nostr.1,nostr.6", "WEIR_RETENTION=24h", "WEIR_SHARE_RETENTION=48h",
+	w.env = append(keeping(follower(w.net, database)), w.clock.env(),
+		"WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.repost,nostr.1,nostr.6", "WEIR_RETENTION=24h", "WEIR_SHARE_RETENTION=48h",
 		"WEIR_NOSTR="+strings.Join(w.nostr.URLs(), ","), "WEIR_START=oldest")
 	succeed(t, w.env, "watch", "add", npubOf(t, w.nostr.Key(0)))
 	succeed(t, w.env, "watch", "add", hub.Handle)
@@ -289,7 +294,8 @@ func (w *week) equal() {
 	ctx, cancel := context.WithTimeout(w.t.Context(), w.patience)
 	defer cancel()
 	require.True(w.t, eventually.Loop(ctx, 400*time.Millisecond, func() bool {
-		w.exec(`SELECT enqueue_job('check_subjects', 'network', '{}', '{periodic}') WHERE EXISTS (SELECT FROM changed_subjects UNION ALL SELECT FROM subjects WHERE fetch_at <= now())
+		w.exec(`SELECT enqueue_job('check_subjects', 'network', '{}', '{periodic}')
+		WHERE EXISTS (SELECT FROM changed_subjects UNION ALL SELECT FROM subjects WHERE fetch_at <= now())
 			AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'check_subjects' AND state IN ('available', 'running'))`)
 		for _, network := range []string{"", "bluesky", "nostr"} {
 			for _, hours := range []int{1, 3, 6, 12, 24} {
@@ -325,13 +331,18 @@ func differences(want, found map[string]int) (all []string) {
 // longer than most steps take.
 func (w *week) sizes() map[string]int {
 	w.t.Helper()
-	w.exec(`SELECT enqueue_job('expire', 'maintenance', '{}', '{periodic}') WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'expire' AND finalized_at IS NULL)`)
+	w.exec(`
+		SELECT enqueue_job('expire', 'maintenance', '{}', '{periodic}')
+		WHERE NOT EXISTS (SELECT FROM river_job WHERE kind = 'expire' AND finalized_at IS NULL)`)
 	finishes(w.t, 50*time.Millisecond, func() (int, error) {
 		return tryCount(w.pool, `SELECT count(*) FROM river_job WHERE kind IN ('expire', 'process_posts') AND state IN ('available', 'running')`)
 	}, "jobs are left")
-	finishes(w.t, 50*time.Millisecond, func() (int, error) { return tryCount(w.pool, `SELECT count(*) FROM pending_counts`) }, "not everything is counted")
+	finishes(w.t, 50*time.Millisecond, func() (int, error) { return tryCount(w.pool, `SELECT count(*) FROM pending_counts`) },
+		"not everything is counted")
 	all := map[string]int{}
-	for _, table := range texts(w.t, w.pool, `SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition AND relname NOT LIKE 'river_%'`) {
+	for _, table := range texts(w.t, w.pool, `
+		SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+		    AND relname NOT LIKE 'river_%'`) {
 		all[table] = count(w.t, w.pool, `SELECT count(*) FROM `+table)
 	}
 	all["tombstones"] = count(w.t, w.pool, `SELECT count(*) FROM tombstones WHERE deleted_at IS NOT NULL`)
@@ -361,14 +372,16 @@ func TestWeekOfTwoNetworks(t *testing.T) {
 			t.Logf("day %d: %v", len(sizes), sizes[len(sizes)-1])
 		}
 	}
-	stays := []string{"seen", "audits", "audit_faults", "relay_audits", "pending_counts", "tombstones"} // pending_counts holds what has not been counted yet
+	// pending_counts holds what has not been counted yet
+	stays := []string{"seen", "audits", "audit_faults", "relay_audits", "pending_counts", "tombstones"}
 	for table, rows := range sizes[weekDays-1] {
 		if !slices.Contains(stays, table) { // a table that kept everything would have grown by four of six days
 			before := sizes[4][table] + sizes[5][table]
 			require.LessOrEqual(t, sizes[weekDays-2][table]+rows, before+before*15/100+40, table)
 		}
 	}
-	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM tombstones WHERE deleted_at < now() - interval '8 days'`), "tombstones must expire after seven days")
+	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM tombstones WHERE deleted_at < now() - interval '8 days'`),
+		"tombstones must expire after seven days")
 	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM dead_letters`))
 	require.Zero(t, count(t, w.pool, `SELECT count(*) FROM gaps WHERE closed_at IS NULL`))
 	succeed(t, w.env, "recount", "--check")

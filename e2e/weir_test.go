@@ -44,7 +44,10 @@ func TestFollowedRound(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	s := seed(t)
-	plan := []string{"followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker", "accounts deleted while nobody reads, and the listings lag"}
+	plan := []string{
+		"followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker",
+		"accounts deleted while nobody reads, and the listings lag",
+	}
 	read := round{follows: true, relay: s&4 != 0, events: s&12 == 8}
 	if read.relay {
 		plan = append(plan, "relay: leaves out commits", "relay: forgery, other-key")

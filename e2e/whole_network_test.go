@@ -61,7 +61,9 @@ func (c *crossing) total(accounts int) {
 	c.t.Helper()
 	silent := accounts - count(c.t, c.pool, `SELECT count(*) FROM watch_members WHERE did NOT LIKE 'did:plc:silent%'`)
 	c.exec(`DELETE FROM watch_members WHERE did LIKE 'did:plc:silent%' AND substr(did, 15)::int > $1`, silent)
-	c.exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:silent' || n FROM generate_series(1, $1::int) AS n ON CONFLICT DO NOTHING`, silent)
+	c.exec(`
+		INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:silent' || n FROM generate_series(1, $1::int) AS n ON CONFLICT DO NOTHING`,
+		silent)
 }
 
 // requested waits until the last filter that a client sent has this many accounts; 0 means the
@@ -148,7 +150,8 @@ func TestLimitCrossedWhileDownLosesNothing(t *testing.T) {
 			c.requested(after)
 			require.Equal(t, []int{after}, slices.Compact(c.net.FilterSizes()[sent:]))
 			require.Zero(t, count(t, c.pool, `SELECT count(*) FROM gaps`))
-			require.Zero(t, count(t, c.pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
+			require.Zero(t, count(t, c.pool, `
+				SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
 			stopServe(t, second)
 		})
 	}

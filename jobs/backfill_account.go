@@ -21,8 +21,9 @@ type BackfillAccount struct {
 	DID       string    `json:"did" river:"unique"`
 	Since     time.Time `json:"since"` // read back to here
 	Gap       int64     `json:"gap,omitempty"`
-	NotBefore time.Time `json:"not_before"`         // the earliest time to read the first page
-	Requests  int       `json:"requests,omitempty"` // how many times it was requested again before it ended; each request restarts it at the newest post
+	NotBefore time.Time `json:"not_before"` // the earliest time to read the first page
+	// how many times it was requested again before it ended; each request restarts it at the newest post
+	Requests int `json:"requests,omitempty"`
 }
 
 // Kind names the job.

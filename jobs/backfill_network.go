@@ -14,5 +14,7 @@ func (BackfillNetwork) Kind() string { return "backfill_network" }
 
 // InsertOpts are the defaults of its inserts, which are for a gap.
 func (BackfillNetwork) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueBackfill, Priority: PriorityGap, Tags: Reason(PriorityGap), UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: Unfinished()}}
+	return river.InsertOpts{
+		Queue: QueueBackfill, Priority: PriorityGap, Tags: Reason(PriorityGap), UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: Unfinished()},
+	}
 }

@@ -14,5 +14,7 @@ func (BackfillRepo) Kind() string { return "backfill_repo" }
 // InsertOpts are the defaults of its inserts. All other jobs that read accounts come
 // first.
 func (BackfillRepo) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueBackfill, Priority: PriorityColdStart, Tags: []string{"history"}, UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: Unfinished()}}
+	return river.InsertOpts{Queue: QueueBackfill, Priority: PriorityColdStart, Tags: []string{"history"}, UniqueOpts: river.UniqueOpts{
+		ByArgs: true, ByState: Unfinished(),
+	}}
 }

@@ -31,14 +31,18 @@ func Queues() []string {
 // duplicate in any of them.
 func Unfinished() []rivertype.JobState {
 	return []rivertype.JobState{
-		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
+		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning,
+		rivertype.JobStateScheduled,
 	}
 }
 
 // Periodic returns the options of a periodic job: there is one unfinished job at a time. It has few attempts, because
 // the next one comes soon, and leaves no dead letter.
 func Periodic(queue string, priority, attempts int) river.InsertOpts {
-	return river.InsertOpts{Queue: queue, Priority: priority, MaxAttempts: attempts + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: Unfinished()}}
+	return river.InsertOpts{
+		Queue: queue, Priority: priority, MaxAttempts: attempts + Deaths, Tags: []string{tagPeriodic},
+		UniqueOpts: river.UniqueOpts{ByState: Unfinished()},
+	}
 }
 
 // Attempts is how many times a job may fail, unless its kind sets another number.

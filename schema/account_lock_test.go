@@ -195,7 +195,8 @@ func TestListedPostLosesToEveryDeletion(t *testing.T) {
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion(listed, tid(now)), deletion(gone, tid(now))}})
 	require.NoError(t, err)
 	require.Empty(t, revs(t, pool))
-	require.Empty(t, store(t, pool, post(gone, schema.ListedRev), post(listed, schema.ListedRev)), "posts of an outdated page must not be stored after their deletion")
+	require.Empty(t, store(t, pool, post(gone, schema.ListedRev), post(listed, schema.ListedRev)),
+		"posts of an outdated page must not be stored after their deletion")
 
 	// The listed post also loses to the stream's version, in either order.
 	require.Len(t, store(t, pool, post("a", schema.ListedRev)), 1)

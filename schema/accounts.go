@@ -88,7 +88,8 @@ SET status    = CASE WHEN (excluded.status_at >= coalesce(a.status_at, '-infinit
                      WHEN excluded.status = 'active' AND a.hidden_at >= excluded.status_at THEN 'hidden'
                      ELSE excluded.status END,
     status_at = greatest(a.status_at, excluded.status_at),
-    handle    = CASE WHEN excluded.handle_at >= coalesce(a.handle_at, '-infinity') THEN coalesce(excluded.handle, a.handle) ELSE a.handle END,
+    handle    = CASE WHEN excluded.handle_at >= coalesce(a.handle_at, '-infinity') THEN coalesce(excluded.handle, a.handle)
+                ELSE a.handle END,
     handle_at = greatest(a.handle_at, excluded.handle_at),
     handle_unverified    = a.handle_unverified OR coalesce(excluded.handle_at >= coalesce(a.handle_at, '-infinity'), false),
     handle_checked_at = CASE WHEN excluded.handle_at >= coalesce(a.handle_at, '-infinity') THEN NULL ELSE a.handle_checked_at END
@@ -142,7 +143,8 @@ func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, be
     FOR UPDATE SKIP LOCKED
 ), checked AS MATERIALIZED (
     SELECT s.did,
-           s.erased_rev IS NOT NULL OR s.status = 'blocked' OR s.status <> 'active' AND NOT (coalesce(greatest(s.status_at, s.hidden_at), '-infinity') <= $2
+           s.erased_rev IS NOT NULL OR s.status = 'blocked' OR s.status <> 'active'
+               AND NOT (coalesce(greatest(s.status_at, s.hidden_at), '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
            OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0)
            OR EXISTS (SELECT FROM kinds AS k JOIN records_other AS r ON r.collection = k.collection AND r.did = s.did OFFSET 0) AS needed
@@ -168,7 +170,8 @@ func storedHandle(handle string) string {
 const HandleOwner = `
 SELECT a.did FROM accounts AS a
 WHERE a.handle = lower($1)
-  AND (NOT a.handle_unverified OR NOT EXISTS (SELECT FROM accounts AS o WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
+  AND (NOT a.handle_unverified OR NOT EXISTS (SELECT FROM accounts AS o
+      WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
 ORDER BY a.handle_unverified, a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did
 LIMIT 1`
 
@@ -186,7 +189,8 @@ func RecordHandle(ctx context.Context, tx pgx.Tx, h UnverifiedHandle, verified b
 	const owned = `UPDATE accounts SET handle_unverified = NOT $3, handle_checked_at = now() WHERE did = $1 AND handle = $2`
 	tag, err := tx.Exec(ctx, owned, h.DID, h.Handle, verified)
 	if err == nil && verified && tag.RowsAffected() > 0 {
-		const others = `UPDATE accounts SET handle_unverified = true, handle_checked_at = NULL WHERE handle = $2 AND did <> $1 AND NOT handle_unverified`
+		const others = `
+			UPDATE accounts SET handle_unverified = true, handle_checked_at = NULL WHERE handle = $2 AND did <> $1 AND NOT handle_unverified`
 		_, err = tx.Exec(ctx, others, h.DID, h.Handle)
 	}
 	if err != nil {

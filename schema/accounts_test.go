@@ -52,13 +52,15 @@ func TestNothingIsStoredOfADeletedAccount(t *testing.T) {
 		}))
 		return written
 	}
-	require.Equal(t, []schema.Key{neighbour.Key}, say("deleted", schema.Batch{Writes: []schema.Write{post("0", "1"), neighbour}}), "the account's last status in the batch must count")
+	require.Equal(t, []schema.Key{neighbour.Key}, say("deleted", schema.Batch{Writes: []schema.Write{post("0", "1"), neighbour}}),
+		"the account's last status in the batch must count")
 	require.Equal(t, 100, len(say("deleted", schema.Batch{Writes: append(many("1"), neighbourly(100)...)})), "copied")
 	require.Empty(t, brought())
 	require.Len(t, say("active", schema.Batch{Writes: []schema.Write{post("0", "1")}}), 1)
 	require.Len(t, brought(), 204)
 	for _, status := range []string{"deactivated", "suspended", "takendown"} {
-		require.Len(t, say(status, schema.Batch{Writes: []schema.Write{post(status, "1")}}), 1, "a hidden account may come back, so its records are stored")
+		require.Len(t, say(status, schema.Batch{Writes: []schema.Write{post(status, "1")}}), 1,
+			"a hidden account may come back, so its records are stored")
 	}
 }
 
@@ -112,8 +114,12 @@ func TestHiddenAccountStaysWhileAnyOfItsRecordsDo(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	now := noon()
-	execute(t, pool, `INSERT INTO accounts (did, status, status_at, check_at) SELECT 'did:plc:' || n, 'deactivated', '2020-01-01', '2020-01-01' FROM generate_series(1, 2) AS n`)
-	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.example.other', 'did:plc:1', '1', '1', 'c', now(), '{}')`)
+	execute(t, pool, `
+		INSERT INTO accounts (did, status, status_at, check_at) SELECT 'did:plc:' || n, 'deactivated', '2020-01-01', '2020-01-01'
+		FROM generate_series(1, 2) AS n`)
+	execute(t, pool, `
+		INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ('app.example.other', 'did:plc:1', '1', '1', 'c', now(), '{}')`)
 	require.Equal(t, 1, expireAccounts(t, pool, now))
 	require.Equal(t, []string{"did:plc:1"}, column(t, pool, `SELECT did FROM accounts`))
 }
@@ -155,7 +161,10 @@ func TestNeededAccountsHaveRows(t *testing.T) {
 	before.DID, with.DID = "did:wrote", "did:writes"
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{before}})
 	require.NoError(t, err)
-	b := schema.Batch{Writes: []schema.Write{with}, Statuses: []schema.Status{{DID: "did:gone", Status: "deleted", At: now}, {DID: "did:hidden", Status: "takendown", At: now}}}
+	b := schema.Batch{
+		Writes:   []schema.Write{with},
+		Statuses: []schema.Status{{DID: "did:gone", Status: "deleted", At: now}, {DID: "did:hidden", Status: "takendown", At: now}},
+	}
 	for _, did := range []string{"did:followed", "did:gone", "did:hidden", "did:shares", "did:stranger", "did:writes", "did:wrote"} {
 		b.Handles = append(b.Handles, schema.Handle{DID: did, Handle: "h.example", At: now})
 	}

@@ -123,8 +123,10 @@ type Span struct {
 func OldestProjected(ctx context.Context, db DB, did string, in Span, since string) (string, error) {
 	oldest := in.From
 	for _, table := range in.Tables {
-		const sql = `SELECT coalesce(min(p.rkey), $4) FROM %s AS p WHERE p.did = $1 AND p.collection = $2 AND p.rkey >= $3 AND p.rkey < $4 AND ` + isTID
-		found, err := One(ctx, db, "find the oldest row of "+did+" in "+table, pgx.RowTo[string], fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, in.Collection, since, oldest)
+		const sql = `
+			SELECT coalesce(min(p.rkey), $4) FROM %s AS p WHERE p.did = $1 AND p.collection = $2 AND p.rkey >= $3 AND p.rkey < $4 AND ` + isTID
+		found, err := One(ctx, db, "find the oldest row of "+did+" in "+table, pgx.RowTo[string],
+			fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, in.Collection, since, oldest)
 		if err != nil {
 			return "", err
 		}
@@ -228,7 +230,8 @@ func RepairRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Ke
 	}
 	const lock = `
 SELECT count(*)
-FROM (SELECT collection, did, rkey FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (collection, did, rkey, n) ORDER BY n) AS k
+FROM (SELECT collection, did, rkey FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (collection, did, rkey, n)
+    ORDER BY n) AS k
 CROSS JOIN LATERAL (
     SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey LIMIT 1 FOR UPDATE
 ) AS r`
@@ -269,7 +272,8 @@ func StoreAudit(ctx context.Context, tx pgx.Tx, a Audit, faults []Fault) error {
 INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, pending, records, missing, extra, stale, score, repaired)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 RETURNING id`
-	id, err := One(ctx, tx, "store the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Pending, a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
+	id, err := One(ctx, tx, "store the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Pending,
+		a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
 	if err != nil {
 		return err
 	}
@@ -298,7 +302,8 @@ ON CONFLICT DO NOTHING`
 // LastAudit returns the audit that ended last, or ErrNoRows.
 func LastAudit(ctx context.Context, db DB) (Audit, error) {
 	const sql = `
-SELECT started_at AS started, ended_at AS ended, from_at AS "from", to_at AS "to", accounts AS accounts, failures AS failures, pending AS pending, records AS records,
+SELECT started_at AS started, ended_at AS ended, from_at AS "from", to_at AS "to", accounts AS accounts, failures AS failures,
+    pending AS pending, records AS records,
        missing AS missing, extra AS extra, stale AS stale, score AS score, repaired AS repaired
 FROM audits
 ORDER BY ended_at DESC, id DESC

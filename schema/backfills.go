@@ -70,7 +70,8 @@ func RecordReading(ctx context.Context, tx pgx.Tx, did string, r Reading) error 
 	// it has been unreadable: at least an hour, at most a day.
 	const feed = `
 INSERT INTO accounts AS a (did, feed_newest, feed_read_at, feed_problem, read_since, reread_since, reread_at)
-VALUES ($1, $2, CASE WHEN $4 = '' THEN $3::timestamptz END, $4, $5, CASE WHEN $7 THEN $6::timestamptz END, CASE WHEN $7 THEN $3::timestamptz + interval '1 hour' END)
+VALUES ($1, $2, CASE WHEN $4 = '' THEN $3::timestamptz END, $4, $5, CASE WHEN $7 THEN $6::timestamptz END,
+    CASE WHEN $7 THEN $3::timestamptz + interval '1 hour' END)
 ON CONFLICT (did) DO UPDATE
 SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     feed_read_at = coalesce(excluded.feed_read_at, a.feed_read_at),
@@ -79,7 +80,8 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     reread_since = CASE WHEN $8 AND a.reread_count = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
     reread_at    = CASE WHEN NOT $7 THEN a.reread_at
                         ELSE $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day') END`
-	if _, err := tx.Exec(ctx, feed, did, nilTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared, r.RereadsRequested); err != nil {
+	if _, err := tx.Exec(ctx, feed, did, nilTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared,
+		r.RereadsRequested); err != nil {
 		return fmt.Errorf("store the state of the feed of %s: %w", did, err)
 	}
 	return settleGaps(ctx, tx, did, r)
@@ -106,7 +108,8 @@ RETURNING id`
 // LockFeed locks an account's row. Call it before LockJob: a sync locks in that
 // order.
 func LockFeed(ctx context.Context, tx pgx.Tx, did string) error {
-	return Exec(ctx, tx, "lock the feed of "+did, `INSERT INTO accounts AS a (did) VALUES ($1) ON CONFLICT (did) DO UPDATE SET feed_problem = a.feed_problem`, did)
+	return Exec(ctx, tx, "lock the feed of "+did,
+		`INSERT INTO accounts AS a (did) VALUES ($1) ON CONFLICT (did) DO UPDATE SET feed_problem = a.feed_problem`, did)
 }
 
 // LockJob locks a job's row and reads its current arguments and priority: the job

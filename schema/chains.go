@@ -64,7 +64,8 @@ FROM chained AS l
 WHERE l.why <> '' OR l.before IS NOT NULL AND l.prev IS DISTINCT FROM l.before
 ORDER BY l.did, l.n`
 	commits := rising(b.Chained)
-	did, rev, why := make(pgtype.FlatArray[string], len(commits)), make(pgtype.FlatArray[string], len(commits)), make(pgtype.FlatArray[string], len(commits))
+	did, rev, why := make(pgtype.FlatArray[string], len(commits)), make(pgtype.FlatArray[string], len(commits)),
+		make(pgtype.FlatArray[string], len(commits))
 	data, prev := make(pgtype.FlatArray[[]byte], len(commits)), make(pgtype.FlatArray[[]byte], len(commits))
 	for i, c := range commits {
 		did[i], rev[i], data[i], prev[i], why[i] = c.DID, c.Rev, c.Data, c.Prev, Text(c.Broken)

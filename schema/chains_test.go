@@ -42,7 +42,9 @@ func broken(t *testing.T, pool *pgxpool.Pool, commits ...schema.ChainedCommit) [
 func watching(t *testing.T, pool *pgxpool.Pool, dids ...string) {
 	t.Helper()
 	for _, did := range dids {
-		_, err := pool.Exec(t.Context(), `WITH w AS (INSERT INTO watches (target, kind) VALUES ($1, 'account') RETURNING id) INSERT INTO watch_members (watch_id, did) SELECT id, $1 FROM w`, did)
+		_, err := pool.Exec(t.Context(), `
+			WITH w AS (INSERT INTO watches (target, kind) VALUES ($1, 'account') RETURNING id) INSERT INTO watch_members (watch_id, did)
+			SELECT id, $1 FROM w`, did)
 		require.NoError(t, err)
 	}
 }
@@ -55,7 +57,8 @@ func TestCommitThatFollowsNoKnownOne(t *testing.T) {
 		pool := schematest.New(t)
 		watching(t, pool, "a", "b", "c")
 		all := []schema.ChainedCommit{
-			chained("a", "2", ""), chained("b", "3", "2"), chained("a", "4", "2"), chained("c", "2", ""), chained("c", "3", "2"), // a and c from the first commit, b from a later one
+			// a and c from the first commit, b from a later one
+			chained("a", "2", ""), chained("b", "3", "2"), chained("a", "4", "2"), chained("c", "2", ""), chained("c", "3", "2"),
 			chained("a", "2", ""), chained("a", "4", "2"), chained("b", "3", "2"), // repeated
 			chained("a", "6", "5"),                         // 5 is missing
 			chained("a", "7", "6"), chained("b", "4", "3"), // later commits are not reported again
@@ -68,7 +71,8 @@ func TestCommitThatFollowsNoKnownOne(t *testing.T) {
 			}
 		}
 		require.Equal(t, map[string]bool{"a 6": true, "c 5": true}, found, size)
-		heads, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT did || ' ' || rev || ' ' || convert_from(data, 'UTF8') FROM chains ORDER BY did`)
+		heads, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `
+			SELECT did || ' ' || rev || ' ' || convert_from(data, 'UTF8') FROM chains ORDER BY did`)
 		require.NoError(t, err)
 		require.Equal(t, []string{"a 7 tree 7", "b 4 tree 4", "c 5 tree 5"}, heads)
 	}
@@ -133,7 +137,10 @@ func TestOldCommitThatWritesIsDoubted(t *testing.T) {
 		pool := schematest.New(t)
 		watching(t, pool, "a", "b")
 		post := func(did, rkey, rev string) schema.Write {
-			return schema.Write{Key: schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}, Rev: rev, CID: "c", CreatedAt: time.Now(), Record: []byte(`{}`)}
+			return schema.Write{
+				Key: schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}, Rev: rev, CID: "c", CreatedAt: time.Now(),
+				Record: []byte(`{}`),
+			}
 		}
 		reads := func(writes ...schema.Write) []string {
 			t.Helper()
@@ -161,7 +168,8 @@ func TestOldCommitThatWritesIsDoubted(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, []string{"a"}, reads(post("a", "3n2wmidgrvz2b", "3"), post("b", "3n2wmidgrvz2b", "3")))
-		_, err := pool.Exec(t.Context(), `WITH ended AS (UPDATE resyncs SET desynchronized_at = NULL, wanted = '') DELETE FROM records WHERE did = 'z'`)
+		_, err := pool.Exec(t.Context(), `
+			WITH ended AS (UPDATE resyncs SET desynchronized_at = NULL, wanted = '') DELETE FROM records WHERE did = 'z'`)
 		require.NoError(t, err)
 		require.Empty(t, reads(post("a", "3n2wmidgrvz2c", "6")), "a later commit must not be doubted")
 	}
@@ -174,7 +182,10 @@ func TestAccountThatIsMarkedTwiceNeedsOneJob(t *testing.T) {
 	pool := schematest.New(t)
 	watching(t, pool, "a", "b")
 	require.Empty(t, broken(t, pool, chained("a", "2", ""), chained("b", "2", "")))
-	b := schema.Batch{Chained: []schema.ChainedCommit{chained("a", "5", "4"), chained("b", "5", "4")}, Desynchronized: []schema.Desynchronized{lost("a", "3"), lost("c", "3")}}
+	b := schema.Batch{
+		Chained:        []schema.ChainedCommit{chained("a", "5", "4"), chained("b", "5", "4")},
+		Desynchronized: []schema.Desynchronized{lost("a", "3"), lost("c", "3")},
+	}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
 		return err

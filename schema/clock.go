@@ -26,7 +26,8 @@ type ClockReading struct {
 func ReadClock(ctx context.Context, db DB, queues []string) (ClockReading, error) {
 	const sql = `
 SELECT clock_timestamp() AS now,
-       EXISTS (SELECT FROM (SELECT created_at FROM river_job ORDER BY id DESC LIMIT 500) AS j WHERE j.created_at > clock_timestamp() + interval '2 seconds')
+       EXISTS (SELECT FROM (SELECT created_at FROM river_job ORDER BY id DESC LIMIT 500) AS j
+           WHERE j.created_at > clock_timestamp() + interval '2 seconds')
        OR EXISTS (SELECT FROM river_job WHERE state = 'running' AND attempted_at > clock_timestamp() + interval '2 seconds') AS ahead,
        (SELECT expires_at FROM river_leader WHERE expires_at > clock_timestamp() + interval '1 minute') AS lease,
        (SELECT count(pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', q.name)::text))

@@ -34,7 +34,8 @@ func TestClockSetBackFreesTheLease(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	old := take(t, pool, "first")
-	do(t, pool, `UPDATE streams SET lease_renewed_at = lease_renewed_at + interval '1 hour', lease_expires_at = lease_expires_at + interval '1 hour'`)
+	do(t, pool,
+		`UPDATE streams SET lease_renewed_at = lease_renewed_at + interval '1 hour', lease_expires_at = lease_expires_at + interval '1 hour'`)
 	statuses, err := schema.StreamStatuses(t.Context(), pool)
 	require.NoError(t, err)
 	require.False(t, statuses[0].Leased)
@@ -93,24 +94,30 @@ func TestJobsAreRescheduledAfterTheClockIsSetBack(t *testing.T) {
 	}
 	const add = `
 INSERT INTO river_job (kind, args, max_attempts, state, created_at, attempted_at, scheduled_at, finalized_at)
-SELECT kind, '{}', 25, state::river_job_state, now() + created, now() + attempted, now() + scheduled, CASE state WHEN 'completed' THEN now() END
+SELECT kind, '{}', 25, state::river_job_state, now() + created, now() + attempted, now() + scheduled,
+    CASE state WHEN 'completed' THEN now() END
 FROM (VALUES ('due',      'available', interval '-1 minute',  NULL::interval,        interval '-1 minute'),
              ('rescued',  'running',   interval '-1 day',     interval '-1 minute',  interval '-1 minute'),
              ('retried',  'retryable', interval '-1 day',     interval '-1 minute',  interval '10 minutes'),
              ('snoozed',  'scheduled', interval '-1 day',     interval '-1 minute',  interval '10 minutes'),
              ('planned',  'scheduled', interval '-1 minute',  NULL,                  interval '10 minutes'),
              ('far',      'scheduled', interval '-2 hours',   interval '-2 hours',   interval '1 hour'),
-             ('done',     'completed', interval '-1 minute',  interval '-1 minute',  interval '-1 minute')) AS j (kind, state, created, attempted, scheduled)`
+             ('done',     'completed', interval '-1 minute',  interval '-1 minute',  interval '-1 minute')) AS j (kind, state, created,
+                 attempted, scheduled)`
 	do(t, pool, add)
 	require.Zero(t, repair(0), "the clock is right")
-	do(t, pool, `UPDATE river_job SET created_at = created_at + interval '1 hour', attempted_at = attempted_at + interval '1 hour', scheduled_at = scheduled_at + interval '1 hour'`)
+	do(t, pool, `
+		UPDATE river_job SET created_at = created_at + interval '1 hour', attempted_at = attempted_at + interval '1 hour',
+		    scheduled_at = scheduled_at + interval '1 hour'`)
 	require.Equal(t, 5, repair(0))
 	require.Zero(t, repair(0), "a second repair must change nothing")
 	waits := func(kind string) time.Duration {
-		return ask[time.Duration](t, pool, `SELECT date_trunc('minute', CASE state WHEN 'running' THEN attempted_at ELSE scheduled_at END - now() + interval '30 seconds') FROM river_job WHERE kind = $1`, kind)
+		return ask[time.Duration](t, pool, `
+			SELECT date_trunc('minute', CASE state WHEN 'running' THEN attempted_at ELSE scheduled_at END - now() + interval '30 seconds')
+			FROM river_job WHERE kind = $1`, kind)
 	}
-	for kind, want := range map[string]time.Duration{"due": 0, "rescued": 0, "retried": 11 * time.Minute, "snoozed": 11 * time.Minute, "planned": 11 * time.Minute,
-		"far": 2 * time.Hour} { // two of its three hours have passed
+	for kind, want := range map[string]time.Duration{"due": 0, "rescued": 0, "retried": 11 * time.Minute, "snoozed": 11 * time.Minute,
+		"planned": 11 * time.Minute, "far": 2 * time.Hour} { // two of its three hours have passed
 		require.Equal(t, want, waits(kind), kind)
 	}
 
@@ -120,7 +127,9 @@ FROM (VALUES ('due',      'available', interval '-1 minute',  NULL::interval,   
 	require.Zero(t, repair(0))
 	require.Equal(t, 2, repair(24*time.Hour))
 	require.Zero(t, repair(24*time.Hour), "a second repair must change nothing")
-	for kind, want := range map[string]time.Duration{"retried": 5 * time.Minute, "snoozed": 5 * time.Minute, "planned": 24*time.Hour + 5*time.Minute} {
+	for kind, want := range map[string]time.Duration{
+		"retried": 5 * time.Minute, "snoozed": 5 * time.Minute, "planned": 24*time.Hour + 5*time.Minute,
+	} {
 		require.Equal(t, want, waits(kind), kind)
 	}
 

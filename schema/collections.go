@@ -15,7 +15,8 @@ func kindsIn(table string) string {
 WITH RECURSIVE kinds (collection) AS (
     SELECT min(collection) FROM ` + table + `
     UNION ALL
-    SELECT (SELECT min(t.collection) FROM ` + table + ` AS t WHERE t.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
+    SELECT (SELECT min(t.collection) FROM ` +
+		table + ` AS t WHERE t.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
 )`
 }
 
@@ -48,7 +49,8 @@ func OtherCollectionsOf(ctx context.Context, db DB, did, from, to string, limit 
 WITH RECURSIVE stored (collection) AS (
     (SELECT r.collection FROM records_other AS r WHERE r.collection >= $2 AND r.collection < $3 ORDER BY r.collection LIMIT 1)
     UNION ALL
-    SELECT (SELECT r.collection FROM records_other AS r WHERE r.collection > s.collection AND r.collection < $3 ORDER BY r.collection LIMIT 1)
+    SELECT (SELECT r.collection FROM records_other AS r WHERE r.collection > s.collection AND r.collection < $3 ORDER BY r.collection
+        LIMIT 1)
     FROM stored AS s WHERE s.collection IS NOT NULL
 )
 SELECT s.collection FROM stored AS s

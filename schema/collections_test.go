@@ -19,7 +19,8 @@ func TestStoredCollectionsAreListed(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, names)
 	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
-		SELECT c, d, r::text, '1', 'c', now(), '{}' FROM unnest(ARRAY['a.b.c', 'pub.layers.note', 'pub.layers.x.y', 'pub.layersx.z', 'app.bsky.feed.post']) AS c, unnest(ARRAY['did:1', 'did:2']) AS d, generate_series(1, 3) AS r
+		SELECT c, d, r::text, '1', 'c', now(), '{}' FROM unnest(ARRAY['a.b.c', 'pub.layers.note', 'pub.layers.x.y', 'pub.layersx.z',
+		    'app.bsky.feed.post']) AS c, unnest(ARRAY['did:1', 'did:2']) AS d, generate_series(1, 3) AS r
 		WHERE d = 'did:1' OR c <> 'pub.layers.note'`)
 	var all []string
 	for after := ""; ; {
@@ -47,7 +48,9 @@ func TestExpiryFindsWhatIsDueByAnIndex(t *testing.T) {
 		SELECT c, 'did:1', n::text, '1', 'c', now(), now() - CASE WHEN n % 100 = 0 THEN interval '2 days' ELSE interval '0' END, '{}'
 		FROM unnest(ARRAY['a.b.ever', 'a.b.day']) AS c, generate_series(1, 3000) AS n`)
 	execute(t, pool, `ANALYZE records_other`)
-	plan := fmt.Sprint(column(t, pool, `EXPLAIN SELECT ctid FROM records_other WHERE collection = 'a.b.day' AND indexed_at <= now() - interval '1 day' ORDER BY indexed_at LIMIT 10`))
+	plan := fmt.Sprint(column(t, pool, `
+		EXPLAIN SELECT ctid FROM records_other WHERE collection = 'a.b.day' AND indexed_at <= now() - interval '1 day' ORDER BY indexed_at
+		LIMIT 10`))
 	require.Contains(t, plan, "records_other_indexed_at")
 	before := time.Now().Add(-day)
 	for _, want := range []int{20, 10, 0} {

@@ -76,7 +76,9 @@ func TestOnlyANewerRevisionIsWritten(t *testing.T) {
 		{deletes: []schema.Deletion{deletion("a", "4"), deletion("c", "5")}, want: map[string]string{"b": "2"}},
 		{writes: []schema.Write{post("a", "4"), post("c", "1")}, written: 0, want: map[string]string{"b": "2"}},
 		{writes: []schema.Write{post("a", "5"), post("c", "6")}, written: 2, want: map[string]string{"a": "5", "b": "2", "c": "6"}},
-		{deletes: []schema.Deletion{deletion("b", "9")}, writes: []schema.Write{post("b", "10")}, written: 0, want: map[string]string{"a": "5", "c": "6"}},
+		{deletes: []schema.Deletion{deletion("b", "9")}, writes: []schema.Write{post("b", "10")}, written: 0, want: map[string]string{
+			"a": "5", "c": "6",
+		}},
 	} {
 		written, err := apply(t.Context(), pool, lease, schema.Batch{Writes: step.writes, Deletions: step.deletes})
 		require.NoError(t, err)
@@ -158,19 +160,22 @@ func TestHolderThatStopsInsideACopyIsEnded(t *testing.T) {
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
-	_, err = conn.Exec(t.Context(), `BEGIN; UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`, pgx.QueryExecModeSimpleProtocol)
+	_, err = conn.Exec(t.Context(), `BEGIN; UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`,
+		pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	data, writer := io.Pipe()
 	defer writer.Close() // the reading end may be closed
 	ended := make(chan error, 1)
 	go func() {
-		_, err := conn.Conn().PgConn().CopyFrom(context.WithoutCancel(t.Context()), data, `COPY records (collection, did, rkey, rev, cid, created_at, record) FROM STDIN`)
+		_, err := conn.Conn().PgConn().CopyFrom(context.WithoutCancel(t.Context()), data,
+			`COPY records (collection, did, rkey, rev, cid, created_at, record) FROM STDIN`)
 		ended <- err
 	}()
 	_, err = writer.Write([]byte("app.bsky.feed.post\tdid:plc:a\t"))
 	require.NoError(t, err)
 	eventually.True(t, func() bool {
-		return ask[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND query LIKE 'COPY records%'`, conn.Conn().PgConn().PID()) == 1
+		return ask[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND query LIKE 'COPY records%'`,
+			conn.Conn().PgConn().PID()) == 1
 	}, 10*time.Millisecond)
 	free := func() bool {
 		_, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "other", ttl)
@@ -196,7 +201,9 @@ func TestPositionSurvives(t *testing.T) {
 	lease := take(t, pool, "me")
 	at := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	want := schema.Position{Host: "h:1", CursorKind: "seq", Cursor: 42, FilterHash: "f", LastEvent: at, CaughtUp: at.Add(time.Second),
-		Anchor:  &schema.Anchor{Seq: 42, TimeUS: at.UnixMicro(), Kind: "commit", DID: "did:plc:a", Operation: "create", Collection: "c", Rkey: "r", Rev: "v"},
+		Anchor: &schema.Anchor{
+			Seq: 42, TimeUS: at.UnixMicro(), Kind: "commit", DID: "did:plc:a", Operation: "create", Collection: "c", Rkey: "r", Rev: "v",
+		},
 		Anchors: schema.Anchors{{Hash: 1, Seq: 42}, {Hash: -1 << 63}, {Hash: 3, Seq: 40}}, WrittenAt: at.Add(-time.Minute)}
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Position: want})
 	require.NoError(t, err)
@@ -305,10 +312,12 @@ func TestDeadLetterIsOneRowHoweverOftenItIsSeen(t *testing.T) {
 	require.NoError(t, huge.Store(t.Context(), pool, "s"))
 	var count, kept, size int
 	var first, last time.Time
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count, first_seen, last_seen FROM dead_letters WHERE raw = $1`, letter.Raw).Scan(&count, &first, &last))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count, first_seen, last_seen FROM dead_letters WHERE raw = $1`,
+		letter.Raw).Scan(&count, &first, &last))
 	require.Equal(t, 2, count)
 	require.True(t, first.Equal(time.Unix(5, 0)) && last.Equal(time.Unix(9, 0)))
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT octet_length(raw), raw_bytes FROM dead_letters WHERE cause = 'big'`).Scan(&kept, &size))
+	require.NoError(t,
+		pool.QueryRow(t.Context(), `SELECT octet_length(raw), raw_bytes FROM dead_letters WHERE cause = 'big'`).Scan(&kept, &size))
 	require.Equal(t, 1<<20, kept)
 	require.Equal(t, 3<<20, size)
 }

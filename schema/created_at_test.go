@@ -29,7 +29,9 @@ func TestCreatedAtIsClamped(t *testing.T) {
 		"not a time":               {`{"createdAt":"yesterday"}`, "r", at},
 		"not a string":             {`{"createdAt":12}`, "r", at},
 		"of another object":        {`{"embed":{"createdAt":"2001-01-01T00:00:00Z"}}`, "r", at},
-		"after another object":     {`{"embed":{"createdAt":"2001-01-01T00:00:00Z"},"createdAt":"2026-07-04T11:00:00Z"}`, "r", at.Add(-time.Hour)},
+		"after another object": {
+			`{"embed":{"createdAt":"2001-01-01T00:00:00Z"},"createdAt":"2026-07-04T11:00:00Z"}`, "r", at.Add(-time.Hour),
+		},
 	} {
 		got := schema.CreatedAt([]byte(c.record), c.rkey, at)
 		require.True(t, got.Equal(c.want), "%s: %s, expected %s", name, got.UTC(), c.want.UTC())

@@ -65,16 +65,20 @@ const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
     SELECT $22::text <> 'retryable'
            AND NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
-           AND CASE WHEN $5::text <> '' THEN (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did = $5::text LIMIT $16::bigint) AS known)
+           AND CASE WHEN $5::text <> '' THEN (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did = $5::text
+               LIMIT $16::bigint) AS known)
                     ELSE (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did IS NULL AND stage <> 'job' LIMIT $16::bigint) AS unknown)
                END >= $16::bigint AS counted,
            $22::text <> 'retryable' AND octet_length($11::bytea) > 16384
-           AND (SELECT count(*) FROM (SELECT FROM dead_letters WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job' LIMIT $17::bigint) AS large) >= $17::bigint AS cut,
+           AND (SELECT count(*) FROM (SELECT FROM dead_letters
+               WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job'
+           LIMIT $17::bigint) AS large) >= $17::bigint AS cut,
            EXISTS (SELECT FROM tombstones AS t
                    WHERE ?deletes AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
            OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone
 )
-INSERT INTO dead_letters AS d (key, stage, class, wire, stream, position, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen, projection)
+INSERT INTO dead_letters AS d (key, stage, class, wire, stream, position, collection, did, rkey, cause, path, expected, received, raw,
+    raw_bytes, first_seen, last_seen, projection)
 SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        $2::text,
        $22::text,
@@ -84,7 +88,8 @@ SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        CASE WHEN b.counted THEN NULL ELSE nullif($4::text, '') END,
        nullif($5::text, ''),
        CASE WHEN b.counted THEN NULL ELSE nullif($6::text, '') END,
-       CASE WHEN b.counted THEN 'further inputs of this account are counted here and not kept: it has too many dead letters' ELSE $7::text END,
+       CASE WHEN b.counted THEN 'further inputs of this account are counted here and not kept: it has too many dead letters'
+           ELSE $7::text END,
        CASE WHEN b.counted THEN '' ELSE $8::text END,
        CASE WHEN b.counted OR b.gone THEN '' ELSE $9::text END,
        CASE WHEN b.counted OR b.gone THEN '' ELSE $10::text END,
@@ -407,7 +412,8 @@ UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = ANY ($1)`
 
 // RetriedBy returns the id of a record's dead letter that a job retries, or 0.
 func RetriedBy(ctx context.Context, db DB, job int64, k Key) (id int64, err error) {
-	const sql = `SELECT coalesce(min(id), 0) FROM dead_letters WHERE job = $1 AND collection = $2 AND did = $3 AND rkey = $4 AND state = 'retrying'`
+	const sql = `
+		SELECT coalesce(min(id), 0) FROM dead_letters WHERE job = $1 AND collection = $2 AND did = $3 AND rkey = $4 AND state = 'retrying'`
 	return One(ctx, db, "find the dead letter that the job retries", pgx.RowTo[int64], sql, job, k.Collection, k.DID, k.Rkey)
 }
 

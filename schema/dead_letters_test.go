@@ -21,7 +21,8 @@ func TestUnknownDeadLetterFiltersAreRefused(t *testing.T) {
 	for _, sql := range []string{
 		`SELECT retry_dead_letter(1)`, `SELECT retry_dead_letter(NULL)`, `SELECT dismiss_dead_letter(1)`, `SELECT dismiss_dead_letter(NULL)`,
 		`SELECT retry_dead_letter(dead_letter => 1)`, `SELECT dismiss_dead_letter(dead_letter => 1)`,
-		`SELECT retry_dead_letters('decoding')`, `SELECT retry_dead_letters('')`, `SELECT retry_dead_letters(class => 'odd')`, `SELECT dismiss_dead_letters('x')`,
+		`SELECT retry_dead_letters('decoding')`, `SELECT retry_dead_letters('')`, `SELECT retry_dead_letters(class => 'odd')`,
+		`SELECT dismiss_dead_letters('x')`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.ErrorContains(t, err, "22023", sql)
@@ -34,7 +35,10 @@ func TestUnknownDeadLetterFiltersAreRefused(t *testing.T) {
 func TestBulkActionsTakeOnlyOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	for _, l := range []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable open", "job retryable retried"} {
+	for _, l := range []string{
+		"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable open",
+		"job retryable retried",
+	} {
 		execute(t, pool, `INSERT INTO dead_letters (key, stage, class, state, cause, raw, raw_bytes, first_seen, last_seen)
 			SELECT convert_to($1, 'UTF8'), w[1], w[2], w[3], '', '', 0, now(), now() FROM string_to_array($1, ' ') AS w`, l)
 	}
@@ -54,18 +58,25 @@ func TestBulkActionsTakeOnlyOpenDeadLetters(t *testing.T) {
 	woken, err := conn.Conn().WaitForNotification(ctx)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"queue":"network"}`, woken.Payload)
-	require.Equal(t, []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable retrying", "job retryable retried"}, states())
+	require.Equal(t, []string{
+		"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable retrying",
+		"job retryable retried",
+	}, states())
 	n, err = schema.DismissDeadLetters(t.Context(), pool, schema.DeadLetterFilter{Stage: "job"})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	n, err = schema.RetryDeadLetters(t.Context(), pool, schema.DeadLetterFilter{})
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
-	require.Equal(t, []string{"decode permanent retrying", "decode permanent dismissed", "commit permanent retrying", "job permanent dismissed", "job retryable retrying", "job retryable retried"}, states())
+	require.Equal(t, []string{
+		"decode permanent retrying", "decode permanent dismissed", "commit permanent retrying", "job permanent dismissed",
+		"job retryable retrying", "job retryable retried",
+	}, states())
 	n, err = schema.RetryDeadLetters(t.Context(), pool, schema.DeadLetterFilter{})
 	require.NoError(t, err)
 	require.Zero(t, n)
-	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'retry_dead_letters'`), "no job may be added if there is nothing to do")
+	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'retry_dead_letters'`),
+		"no job may be added if there is nothing to do")
 }
 
 // TestDeadLettersToRetryAreBoundedInBytes shows that there is at least one, and that they are in
@@ -96,10 +107,14 @@ func TestLastCauseIsTheLast(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for i, c := range []struct{ cause, path, last string }{
-		{"A", "/did", ""}, {"A", "/did", ""}, {"B", "/did", "B at /did"}, {"B", "/did", "B at /did"}, {"A", "/did", "A at /did"}, {"A", "/rev", "A at /rev"}, {"A", "/did", "A at /did"},
+		{"A", "/did", ""}, {"A", "/did", ""}, {"B", "/did", "B at /did"}, {"B", "/did", "B at /did"}, {"A", "/did", "A at /did"},
+		{"A", "/rev", "A at /rev"}, {"A", "/did", "A at /did"},
 	} {
-		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: c.cause, Path: c.path, Raw: []byte("{"), At: time.Unix(int64(i), 0)}).Store(t.Context(), pool, "s"))
-		require.Equal(t, []string{"A /did, " + c.last}, column(t, pool, `SELECT cause || ' ' || path || ', ' || last_cause FROM dead_letters`), "%d", i)
+		require.NoError(t, (&schema.DeadLetter{
+			Stage: schema.StageDecode, Cause: c.cause, Path: c.path, Raw: []byte("{"), At: time.Unix(int64(i), 0),
+		}).Store(t.Context(), pool, "s"))
+		require.Equal(t, []string{"A /did, " + c.last}, column(t, pool, `SELECT cause || ' ' || path || ', ' || last_cause FROM dead_letters`),
+			"%d", i)
 	}
 	require.Equal(t, []string{"7"}, column(t, pool, `SELECT count::text FROM dead_letters`))
 }
@@ -125,7 +140,9 @@ func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 	require.ErrorContains(t, err, "23514")
 	require.Equal(t, schema.Transient, schema.Classify(err))
 	execute(t, pool, `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (rkey <> 'x')`)
-	_, err = pool.Exec(t.Context(), `INSERT INTO posts_default (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', 'd', 'x', 'r', '', now(), '{}')`)
+	_, err = pool.Exec(t.Context(), `
+		INSERT INTO posts_default (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ('app.bsky.feed.post', 'd', 'x', 'r', '', now(), '{}')`)
 	require.Equal(t, schema.Data, schema.Classify(err), "a constraint that somebody added must count as a data error")
 }
 
@@ -136,10 +153,14 @@ func TestDeletionClearsDeadLetters(t *testing.T) {
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
 	about := func(rkey, rev string) schema.DeadLetter {
-		return schema.DeadLetter{Stage: schema.StageCommit, Key: key(rkey), Rev: rev, Cause: "why", Expected: "e", Received: "text", Raw: []byte("text of " + rkey), At: time.Unix(9, 0)}
+		return schema.DeadLetter{
+			Stage: schema.StageCommit, Key: key(rkey), Rev: rev, Cause: "why", Expected: "e", Received: "text", Raw: []byte("text of " + rkey),
+			At: time.Unix(9, 0),
+		}
 	}
 	kept := func() []string {
-		return column(t, pool, `SELECT rkey FROM dead_letters WHERE (raw, raw_bytes, expected, received, last_cause) <> ('', 0, '', '', '') ORDER BY 1`)
+		return column(t, pool, `
+			SELECT rkey FROM dead_letters WHERE (raw, raw_bytes, expected, received, last_cause) <> ('', 0, '', '', '') ORDER BY 1`)
 	}
 	must := func(_ []schema.Key, err error) { require.NoError(t, err) }
 	var b schema.Batch
@@ -157,7 +178,8 @@ func TestDeletionClearsDeadLetters(t *testing.T) {
 
 	// A create that fails after the deletion was applied, or in the same batch.
 	must(apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{about("a", "2")}}))
-	must(apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("e", "3")}, DeadLetters: []schema.DeadLetter{about("e", "2")}}))
+	must(apply(t.Context(), pool, lease,
+		schema.Batch{Deletions: []schema.Deletion{deletion("e", "3")}, DeadLetters: []schema.DeadLetter{about("e", "2")}}))
 	late, again := about("b", "2"), about("b", "4")
 	late.Stage = schema.StageProcess
 	require.NoError(t, late.Store(t.Context(), pool, ""))
@@ -179,7 +201,8 @@ func TestDeadLettersOfOneAccountAreBounded(t *testing.T) {
 	pool := schematest.New(t)
 	for _, did := range []string{"did:plc:flood", ""} {
 		execute(t, pool, `INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen)
-			SELECT sha256(convert_to($1 || n, 'UTF8')), 'decode', nullif($1, ''), 'before', '', 0, now(), now() FROM generate_series(1, 999) AS n`, did)
+			SELECT sha256(convert_to($1 || n, 'UTF8')), 'decode', nullif($1, ''), 'before', '', 0, now(), now() FROM generate_series(1, 999) AS n`,
+			did)
 	}
 	for _, did := range []string{"did:plc:flood", "did:plc:other", ""} {
 		for _, input := range []string{"1", "2", "3", "4", "1"} {
@@ -191,7 +214,8 @@ func TestDeadLettersOfOneAccountAreBounded(t *testing.T) {
 		"did:plc:flood bad 1 2", "did:plc:flood further inputs of this account are counted here and not kept: it has too many dead letters  3",
 		"did:plc:other bad 1 2", "did:plc:other bad 2 1", "did:plc:other bad 3 1", "did:plc:other bad 4 1",
 		" bad 1 2", " further inputs of this account are counted here and not kept: it has too many dead letters  3",
-	}, column(t, pool, `SELECT concat(did, ' ', cause, ' ', convert_from(raw, 'UTF8'), ' ', count) FROM dead_letters WHERE cause <> 'before' ORDER BY id`))
+	}, column(t, pool, `
+		SELECT concat(did, ' ', cause, ' ', convert_from(raw, 'UTF8'), ' ', count) FROM dead_letters WHERE cause <> 'before' ORDER BY id`))
 }
 
 // TestLargeInputsAreBounded shows that a few inputs are kept whole. Of further ones, and of those
@@ -201,7 +225,9 @@ func TestLargeInputsAreBounded(t *testing.T) {
 	pool := schematest.New(t)
 	park := func(did string, size int, final bool) {
 		t.Helper()
-		letter := schema.DeadLetter{Stage: schema.StageDecode, Key: schema.Key{DID: did}, Raw: bytes.Repeat([]byte("x"), size), Final: final, At: time.Now()}
+		letter := schema.DeadLetter{
+			Stage: schema.StageDecode, Key: schema.Key{DID: did}, Raw: bytes.Repeat([]byte("x"), size), Final: final, At: time.Now(),
+		}
 		require.NoError(t, letter.Store(t.Context(), pool, "s"))
 	}
 	kept := func(did string) []string {
@@ -210,7 +236,8 @@ func TestLargeInputsAreBounded(t *testing.T) {
 	park("did:plc:final", 2<<20, true)
 	require.Equal(t, []string{"16384 of 2097152"}, kept("did:plc:final"))
 	execute(t, pool, `INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen)
-		SELECT sha256(convert_to(n::text, 'UTF8')), 'decode', 'did:plc:flood' || n, '', convert_to(repeat('x', 16385), 'UTF8'), 16385, now(), now()
+		SELECT sha256(convert_to(n::text, 'UTF8')), 'decode', 'did:plc:flood' || n, '', convert_to(repeat('x', 16385), 'UTF8'), 16385, now(),
+		    now()
 		FROM generate_series(1, 63) AS n`)
 	park("did:plc:last", 2<<20, false)
 	park("did:plc:more", 2<<20, false)
@@ -230,22 +257,28 @@ func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
-	letter := schema.DeadLetter{Stage: schema.StageCommit, Key: key("a"), Rev: "5", Cause: "no", Expected: "a number", Received: "a word", Raw: []byte("input"), At: noon()}
+	letter := schema.DeadLetter{
+		Stage: schema.StageCommit, Key: key("a"), Rev: "5", Cause: "no", Expected: "a number", Received: "a word", Raw: []byte("input"),
+		At: noon(),
+	}
 	for range 2 {
 		for _, b := range []schema.Batch{{Deletions: []schema.Deletion{deletion("a", "3")}}, {DeadLetters: []schema.DeadLetter{letter}}} {
 			_, err := apply(t.Context(), pool, lease, b)
 			require.NoError(t, err)
 		}
-		require.Equal(t, []string{"input 5 a number a word open "}, column(t, pool, `SELECT concat_ws(' ', convert_from(raw, 'UTF8'), raw_bytes, expected, received, state, last_cause) FROM dead_letters`))
+		require.Equal(t, []string{"input 5 a number a word open "}, column(t, pool, `
+			SELECT concat_ws(' ', convert_from(raw, 'UTF8'), raw_bytes, expected, received, state, last_cause) FROM dead_letters`))
 	}
-	_, err := apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("a", "6")}, DeadLetters: []schema.DeadLetter{letter}})
+	_, err := apply(t.Context(), pool, lease,
+		schema.Batch{Deletions: []schema.Deletion{deletion("a", "6")}, DeadLetters: []schema.DeadLetter{letter}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"0"}, column(t, pool, `SELECT raw_bytes::text FROM dead_letters`), "the input must be deleted with the record")
 
 	letter.Cause, letter.Received = "not that either", "what was written"
 	_, err = apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{letter}})
 	require.NoError(t, err)
-	require.Empty(t, column(t, pool, `SELECT d::text FROM dead_letters AS d WHERE strpos(d::text, 'what was written') > 0`), "a dead letter still quotes the deleted record")
+	require.Empty(t, column(t, pool, `SELECT d::text FROM dead_letters AS d WHERE strpos(d::text, 'what was written') > 0`),
+		"a dead letter still quotes the deleted record")
 }
 
 // TestAccountsWithTheirOwnDocumentsPauseNoStream shows that events that wait for the servers of
@@ -255,7 +288,10 @@ func TestAccountsWithTheirOwnDocumentsPauseNoStream(t *testing.T) {
 	pool := schematest.New(t)
 	store := func(did string, size int) {
 		t.Helper()
-		l := schema.DeadLetter{Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: schema.Key{Collection: "c", DID: did, Rkey: "r"}, Raw: make([]byte, size), At: time.Now().Add(-time.Hour)}
+		l := schema.DeadLetter{
+			Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: schema.Key{Collection: "c", DID: did, Rkey: "r"}, Raw: make([]byte, size),
+			At: time.Now().Add(-time.Hour),
+		}
 		require.NoError(t, l.Store(t.Context(), pool, "s"))
 	}
 	store("did:web:down.example", 1<<20)

@@ -86,7 +86,9 @@ func TestFewDeletionsArePlannedOnce(t *testing.T) {
 	}
 	require.Equal(t, 3, deletes)
 	settings := make([]string, 4)
-	require.NoError(t, tx.QueryRow(t.Context(), `SELECT current_setting('plan_cache_mode'), current_setting('enable_seqscan'), current_setting('enable_indexscan'), current_setting('enable_indexonlyscan')`).
+	require.NoError(t, tx.QueryRow(t.Context(), `
+		SELECT current_setting('plan_cache_mode'), current_setting('enable_seqscan'), current_setting('enable_indexscan'),
+		    current_setting('enable_indexonlyscan')`).
 		Scan(&settings[0], &settings[1], &settings[2], &settings[3]))
 	require.Equal(t, []string{"auto", "on", "on", "on"}, settings, "the settings must be restored for later statements")
 }

@@ -51,7 +51,9 @@ CROSS JOIN LATERAL pg_identify_object(o.classid, o.objid, 0) AS i
 WHERE i.type NOT IN ('default value', 'toast table') -- they have no names
   AND NOT (i.type = 'rule' AND i.identity LIKE '"_RETURN" on %') -- a view
   AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = o.classid AND d.objid = o.objid AND d.deptype = 'e') -- of an extension
-  AND NOT EXISTS (SELECT FROM pg_type AS p WHERE o.classid = 'pg_type'::regclass AND p.oid = o.objid AND (p.typrelid <> 0 OR p.typelem <> 0)) -- of rows and arrays
+  -- of rows and arrays
+  AND NOT EXISTS (SELECT FROM pg_type AS p WHERE o.classid = 'pg_type'::regclass AND p.oid = o.objid AND (p.typrelid <> 0
+      OR p.typelem <> 0))
   AND NOT EXISTS (SELECT FROM pg_sequence AS s JOIN pg_depend AS d ON d.objid = s.seqrelid AND d.deptype IN ('a', 'i') AND d.refobjsubid > 0
                   WHERE o.classid = 'pg_class'::regclass AND s.seqrelid = o.objid) -- of columns
   AND NOT EXISTS (SELECT FROM pg_constraint AS c
@@ -80,10 +82,12 @@ func TestEverythingHasAComment(t *testing.T) {
 	t.Parallel()
 	const unexplained = `
 SELECT oid::regclass::text FROM pg_class
-WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm') AND relname NOT LIKE 'river\_%' AND obj_description(oid, 'pg_class') IS NULL
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm') AND relname NOT LIKE 'river\_%'
+    AND obj_description(oid, 'pg_class') IS NULL
 UNION ALL
 SELECT oid::regprocedure::text FROM pg_proc
-WHERE pronamespace = 'public'::regnamespace AND proname NOT LIKE 'river\_%' AND obj_description(oid, 'pg_proc') IS NULL AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = pg_proc.oid AND d.deptype = 'e')`
+WHERE pronamespace = 'public'::regnamespace AND proname NOT LIKE 'river\_%' AND obj_description(oid, 'pg_proc') IS NULL
+    AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = pg_proc.oid AND d.deptype = 'e')`
 	require.Empty(t, column(t, schematest.New(t), unexplained))
 }
 
@@ -95,7 +99,8 @@ SELECT c.oid::bigint AS oid,
        CASE c.relkind WHEN 'v' THEN 'CREATE VIEW ' || c.relname || E' AS\n' || pg_get_viewdef(c.oid, true)
             ELSE 'CREATE ' || CASE c.relpersistence WHEN 'u' THEN 'UNLOGGED ' ELSE '' END || 'TABLE ' || c.relname END AS head,
        coalesce('PARTITION OF ' || i.inhparent::regclass || ' ' || pg_get_expr(c.relpartbound, c.oid), '') AS partition,
-       coalesce(' PARTITION BY ' || pg_get_partkeydef(c.oid), '') || coalesce(' WITH (' || array_to_string(c.reloptions, ', ') || ')', '') || ';' AS tail,
+       coalesce(' PARTITION BY ' || pg_get_partkeydef(c.oid), '') || coalesce(' WITH (' || array_to_string(c.reloptions, ', ') || ')',
+           '') || ';' AS tail,
        c.relkind = 'v' AS view
 FROM pg_class AS c
 LEFT JOIN pg_inherits AS i ON i.inhrelid = c.oid
@@ -126,7 +131,8 @@ LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 LEFT JOIN pg_collation AS co ON co.oid = a.attcollation
 WHERE a.attnum > 0 AND NOT a.attisdropped
 UNION ALL
-SELECT conrelid::bigint, 'CONSTRAINT ' || quote_ident(conname) || ' ' || pg_get_constraintdef(oid, true), coalesce(obj_description(oid, 'pg_constraint'), ''),
+SELECT conrelid::bigint, 'CONSTRAINT ' || quote_ident(conname) || ' ' || pg_get_constraintdef(oid, true),
+    coalesce(obj_description(oid, 'pg_constraint'), ''),
        10000 + strpos('pufcx', contype::text)
 FROM pg_constraint
 WHERE contype IN ('p', 'u', 'c', 'f', 'x') AND connamespace = 'public'::regnamespace AND conrelid <> 0 AND conislocal AND conparentid = 0
@@ -137,7 +143,8 @@ ORDER BY oid, place, text COLLATE "C"`
 // does not name.
 const dumpAttached = `
 SELECT oid, text, comment, place FROM (
-SELECT i.indrelid::bigint AS oid, pg_get_indexdef(i.indexrelid, 0, true) || ';' AS text, coalesce(obj_description(i.indexrelid, 'pg_class'), '') AS comment, 1 AS place
+SELECT i.indrelid::bigint AS oid, pg_get_indexdef(i.indexrelid, 0, true) || ';' AS text,
+    coalesce(obj_description(i.indexrelid, 'pg_class'), '') AS comment, 1 AS place
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indrelid AND c.relnamespace = 'public'::regnamespace
 WHERE NOT EXISTS (SELECT FROM pg_constraint AS k WHERE k.conindid = i.indexrelid AND k.conrelid = i.indrelid)
@@ -161,7 +168,8 @@ CROSS JOIN LATERAL (
     SELECT 'COMMENT ON COLUMN ' || c.relname || '.' || a.attname || ' IS ' || quote_literal(col_description(c.oid, a.attnum)) || ';' AS text
     FROM pg_attribute AS a WHERE c.relkind = 'v' AND a.attrelid = c.oid AND a.attnum > 0
     UNION ALL SELECT 'ALTER TABLE ' || c.relname || ' ENABLE ROW LEVEL SECURITY;' WHERE c.relrowsecurity
-    UNION ALL SELECT 'ALTER TABLE ' || c.relname || ' REPLICA IDENTITY ' || c.relreplident::text || ';' WHERE c.relkind IN ('r', 'p') AND c.relreplident <> 'd'
+    UNION ALL SELECT 'ALTER TABLE ' || c.relname || ' REPLICA IDENTITY ' || c.relreplident::text || ';'
+    WHERE c.relkind IN ('r', 'p') AND c.relreplident <> 'd'
     UNION ALL SELECT 'GRANT ' || g.privilege_type || ' ON ' || c.relname || ' TO PUBLIC;' FROM aclexplode(c.relacl) AS g WHERE g.grantee = 0
 ) AS t
 WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND t.text IS NOT NULL
@@ -171,7 +179,8 @@ ORDER BY oid, place, text COLLATE "C"`
 // dumpTypes selects the enumerations.
 const dumpTypes = `
 SELECT y.typname LIKE 'river\_%' AS river, coalesce(obj_description(y.oid, 'pg_type'), '') AS comment,
-       'CREATE TYPE ' || y.typname || ' AS ENUM (' || (SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) FROM pg_enum AS e WHERE e.enumtypid = y.oid) || ');' AS text
+       'CREATE TYPE ' || y.typname || ' AS ENUM (' || (SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder)
+           FROM pg_enum AS e WHERE e.enumtypid = y.oid) || ');' AS text
 FROM pg_type AS y
 WHERE y.typnamespace = 'public'::regnamespace AND y.typtype = 'e'
 ORDER BY y.typname COLLATE "C"`
@@ -184,7 +193,8 @@ SELECT f.proname LIKE 'river\_%' AS river, coalesce(obj_description(f.oid, 'pg_p
        || CASE WHEN f.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(f.proacl) AS a WHERE a.grantee = 0) THEN ''
                ELSE E'\nREVOKE EXECUTE ON FUNCTION ' || f.oid::regprocedure || ' FROM PUBLIC;' END AS text
 FROM pg_proc AS f
-WHERE f.pronamespace = 'public'::regnamespace AND f.prokind IN ('f', 'p') AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e')
+WHERE f.pronamespace = 'public'::regnamespace AND f.prokind IN ('f', 'p')
+    AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e')
 ORDER BY f.proname COLLATE "C", f.oid::regprocedure::text COLLATE "C"`
 
 type dumpedTable struct {
@@ -218,13 +228,15 @@ func dump(t *testing.T, db schema.DB) string {
 	columns, attached := lines(dumpColumns), lines(dumpAttached)
 	types, functions := collect[dumpedObject](t, db, dumpTypes), collect[dumpedObject](t, db, dumpFunctions)
 	tables := collect[dumpedTable](t, db, dumpTables)
-	parts := []string{"-- Everything that the migrations make, as the catalog has it: Weir's tables and views, with their indexes and triggers, and functions; then\n" +
+	parts := []string{"-- Everything that the migrations make, as the catalog has it: Weir's tables and views, " +
+		"with their indexes and triggers, and functions; then\n" +
 		"-- River's, with what Weir adds to them. Written by `go generate ./schema`."}
 	for _, river := range []bool{false, true} {
 		title := map[bool]string{false: "Weir", true: "River"}[river]
 		parts = append(parts, "-- "+title+": tables")
 		if !river {
-			parts = append(parts, column(t, db, `SELECT 'CREATE EXTENSION ' || extname || ';' FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY extname`)...)
+			parts = append(parts, column(t, db, `
+				SELECT 'CREATE EXTENSION ' || extname || ';' FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY extname`)...)
 		}
 		objects := func(of []dumpedObject) {
 			for _, o := range of {

@@ -19,7 +19,9 @@ import (
 // the transaction holds, which was taken after the projections were registered. Without
 // a stream, the transaction itself keeps projections from being registered before it
 // ends, and fails if these are not.
-func (p Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []Stored, arrived time.Time) error {
+func (p Projections) Enqueue(
+	client *river.Client[pgx.Tx], stream string,
+) func(ctx context.Context, tx pgx.Tx, written []Stored, arrived time.Time) error {
 	return func(ctx context.Context, tx pgx.Tx, written []Stored, arrived time.Time) error {
 		if len(written) == 0 {
 			return nil

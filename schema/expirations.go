@@ -37,7 +37,8 @@ WHERE excluded.rev > e.rev`
 // bring later.
 func DeleteExpired(ctx context.Context, tx pgx.Tx, made Projections, now time.Time, limit int, hooks ...Hook) (int, error) {
 	const due = `
-SELECT e.collection, e.did, e.rkey, e.rev FROM expirations AS e WHERE e.expires_at <= least($1::timestamptz, now()) ORDER BY e.expires_at LIMIT $2`
+SELECT e.collection, e.did, e.rkey, e.rev FROM expirations AS e WHERE e.expires_at <= least($1::timestamptz, now())
+ORDER BY e.expires_at LIMIT $2`
 	const done = `
 DELETE FROM expirations AS e
 USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, did, rkey, rev)

@@ -20,7 +20,9 @@ func TestMigrateSaysThatItLacksAnExtension(t *testing.T) {
 	t.Parallel()
 	admin := schematest.New(t)
 	role := strings.ToLower("owner_" + rand.Text())
-	for _, sql := range []string{`DROP SCHEMA public CASCADE`, `CREATE SCHEMA public`, `CREATE ROLE ` + role, `GRANT ALL ON SCHEMA public TO ` + role} {
+	for _, sql := range []string{
+		`DROP SCHEMA public CASCADE`, `CREATE SCHEMA public`, `CREATE ROLE ` + role, `GRANT ALL ON SCHEMA public TO ` + role,
+	} {
 		_, err := admin.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
@@ -47,5 +49,6 @@ func TestMigrateSaysThatItLacksAnExtension(t *testing.T) {
 // TestMissingExtensionIsNamed shows that the error names what to install.
 func TestMissingExtensionIsNamed(t *testing.T) {
 	t.Parallel()
-	require.ErrorContains(t, schema.RequireExtension(t.Context(), schematest.New(t), "pg_nowhere"), "the server lacks the Postgres extension pg_nowhere: install")
+	require.ErrorContains(t, schema.RequireExtension(t.Context(), schematest.New(t), "pg_nowhere"),
+		"the server lacks the Postgres extension pg_nowhere: install")
 }

@@ -29,7 +29,8 @@ ON CONFLICT (stream, from_at, to_at) DO NOTHING`
 
 // RecordGapProblem stores why an open gap cannot be closed.
 func RecordGapProblem(ctx context.Context, db DB, gap int64, problem string) error {
-	return Exec(ctx, db, fmt.Sprintf("store the problem of gap %d", gap), `UPDATE gaps SET problem = $2 WHERE id = $1 AND closed_at IS NULL`, gap, problem)
+	return Exec(ctx, db, fmt.Sprintf("store the problem of gap %d", gap), `UPDATE gaps SET problem = $2 WHERE id = $1 AND closed_at IS NULL`,
+		gap, problem)
 }
 
 // OpenGaps lists at most 100 open gaps that overlap an interval, oldest first.
@@ -52,7 +53,8 @@ LIMIT 100`
 // closedText is the text of gaps.how_closed for the row g.
 const closedText = `
     CASE WHEN g.accounts + g.later = 0 THEN 'no account is followed that could have written' ELSE
-        'the records of ' || g.checked || CASE g.checked WHEN 1 THEN ' account' ELSE ' accounts' END || ' were compared with the repositories'
+        'the records of ' || g.checked ||
+        CASE g.checked WHEN 1 THEN ' account' ELSE ' accounts' END || ' were compared with the repositories'
         || CASE g.unchecked + g.later WHEN 0 THEN ''
            WHEN 1 THEN '; 1 account could not be read and is read later'
            ELSE '; ' || g.unchecked + g.later || ' accounts could not be read and are read later' END
@@ -108,7 +110,8 @@ WITH waiting AS (
     UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting), later = $2, problem = '' WHERE id = $1
 )
 SELECT did FROM waiting ORDER BY did`
-	if s.DIDs, err = All(ctx, tx, fmt.Sprintf("find the accounts of gap %d", gap), pgx.RowTo[string], sql, gap, s.Later, inactive); err != nil {
+	if s.DIDs, err = All(ctx, tx, fmt.Sprintf("find the accounts of gap %d", gap), pgx.RowTo[string], sql, gap, s.Later,
+		inactive); err != nil {
 		return s, ok, err
 	}
 	return s, ok, closeGaps(ctx, tx, []int64{gap}, now)
@@ -176,8 +179,8 @@ GROUP BY b.did`
 
 // AccountsToReread returns the followed accounts whose reread is due and that have no
 // unfinished backfill: accounts that could not be read, accounts whose job is lost, and
-// inactive ones, which may have been deleted while nobody listened. since is the latest time since which posts of one of them may be missing. Each
-// account is compared since its own time (Feed.CompleteSince).
+// inactive ones, which may have been deleted while nobody listened. since is the latest
+// time since which posts of one of them may be missing. Each account is compared since its own time (Feed.CompleteSince).
 func AccountsToReread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
 	const sql = `
 SELECT a.did, max(a.reread_since) OVER ()

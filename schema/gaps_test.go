@@ -20,7 +20,8 @@ func TestGapKeepsAccountsDeactivatedMeanwhile(t *testing.T) {
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('w')`)
 	execute(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, did FROM watches, unnest('{active,falls,gone}'::text[]) AS did`)
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('active', 'active'), ('falls', 'active'), ('gone', 'deactivated')`)
-	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', $1, $2, '', $2)`, noon().Add(-time.Hour), noon())
+	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', $1, $2, '', $2)`, noon().Add(-time.Hour),
+		noon())
 
 	holder, err := pool.Begin(t.Context())
 	require.NoError(t, err)

@@ -39,7 +39,8 @@ SELECT q.name                                  AS name,
        count_jobs(q.name, 'retryable', $2 + 1) AS retryable,
        count_jobs(q.name, 'scheduled', $3 + 1) AS scheduled,
        oldest_job(q.name)                      AS oldest
-FROM (SELECT unnest($1::text[]) UNION SELECT queue FROM projections UNION SELECT unnest(queues) FROM projections UNION SELECT name FROM river_queue) AS q (name)
+FROM (SELECT unnest($1::text[]) UNION SELECT queue FROM projections UNION SELECT unnest(queues) FROM projections UNION SELECT name
+    FROM river_queue) AS q (name)
 LEFT JOIN river_queue AS r ON r.name = q.name
 ORDER BY q.name`
 	return All(ctx, db, "read the queues", pgx.RowToStructByName[Depth], sql, names, CountedJobs, CountedOthers)

@@ -24,8 +24,10 @@ func TestCountingCostsTheSameForDeepQueues(t *testing.T) {
 	const backlog = `
 INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, finalized_at, errors)
 SELECT 'process_posts', '{}', 25, 1 + n % 4, s.queue, s.state::river_job_state, s.at, s.ended, s.errors
-FROM (VALUES ('process', 'completed', now() - interval '1 hour', now(), NULL), ('process', 'available', now() - interval '1 hour', NULL, NULL),
-             ('backfill', 'retryable', now() + interval '10 minutes', NULL, array_fill('{}'::jsonb, ARRAY[5]))) AS s (queue, state, at, ended, errors)
+FROM (VALUES ('process', 'completed', now() - interval '1 hour', now(), NULL), ('process', 'available', now() - interval '1 hour', NULL,
+    NULL),
+             ('backfill', 'retryable', now() + interval '10 minutes', NULL, array_fill('{}'::jsonb, ARRAY[5]))) AS s (queue, state, at,
+                 ended, errors)
 CROSS JOIN generate_series(1, $1::int) AS n`
 	for name, known := range map[string]struct{ before, after string }{
 		"no statistics":  {``, ``},
@@ -95,8 +97,12 @@ func TestCountsCanPassTheLargestLimit(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	do(t, pool, `ALTER TABLE river_job DISABLE TRIGGER USER`)
-	const add = `INSERT INTO river_job (kind, args, max_attempts, queue, state) SELECT 'process_posts', '{}', 25, 'process', 'available' FROM generate_series(1, $1::int)`
-	for step, want := range []struct{ add, want int64 }{{schema.CountedJobs, schema.CountedJobs}, {1, schema.CountedJobs + 1}, {5, schema.CountedJobs + 1}} {
+	const add = `
+		INSERT INTO river_job (kind, args, max_attempts, queue, state) SELECT 'process_posts', '{}', 25, 'process', 'available'
+		FROM generate_series(1, $1::int)`
+	for step, want := range []struct{ add, want int64 }{
+		{schema.CountedJobs, schema.CountedJobs}, {1, schema.CountedJobs + 1}, {5, schema.CountedJobs + 1},
+	} {
 		do(t, pool, add, want.add)
 		found, err := schema.Queues(t.Context(), pool, []string{"process"})
 		require.NoError(t, err)

@@ -30,10 +30,13 @@ func TestOneFunctionAddsJobs(t *testing.T) {
 	defer conn.Release()
 	_, err = conn.Exec(t.Context(), `LISTEN "public.river_insert"`)
 	require.NoError(t, err)
+	const gap = `
+		INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+		VALUES ('s', now() - interval '2 hours', now(), 'a test', now())`
 	asks := map[string]string{
-		`INSERT INTO watches (target) VALUES ('alice.example')`:                                                                         `sync_follows network {"watch": 1}`,
-		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now(), 'a test', now())`: `close_gap network {"gap": 1}`,
-		`SELECT enqueue_job('expire', 'maintenance', '{}')`:                                                                             `expire maintenance {}`,
+		`INSERT INTO watches (target) VALUES ('alice.example')`: `sync_follows network {"watch": 1}`,
+		gap: `close_gap network {"gap": 1}`,
+		`SELECT enqueue_job('expire', 'maintenance', '{}')`: `expire maintenance {}`,
 	}
 	for sql, want := range asks {
 		require.Equal(t, want, added(t, conn, sql))
@@ -53,7 +56,8 @@ func added(t *testing.T, conn *pgxpool.Conn, sql string) (job string) {
 	defer cancel()
 	notified, err := conn.Conn().WaitForNotification(ctx)
 	require.NoError(t, err)
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT kind || ' ' || queue || ' ' || args::text FROM river_job ORDER BY id DESC LIMIT 1`).Scan(&job))
+	require.NoError(t,
+		conn.QueryRow(t.Context(), `SELECT kind || ' ' || queue || ' ' || args::text FROM river_job ORDER BY id DESC LIMIT 1`).Scan(&job))
 	require.Contains(t, job, " "+strings.Split(notified.Payload, `"`)[3]+" ")
 	return job
 }
@@ -65,7 +69,8 @@ func TestJobsOfTheLivingStayRunning(t *testing.T) {
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, queue, args, max_attempts, state, attempted_at)
-SELECT kind, 'process', '{}', 5, 'running', clock_timestamp() - age FROM (VALUES ('a', interval '2 minutes'), ('a', interval '1 second'), ('b', interval '2 minutes')) AS j (kind, age)`)
+SELECT kind, 'process', '{}', 5, 'running', clock_timestamp() - age
+FROM (VALUES ('a', interval '2 minutes'), ('a', interval '1 second'), ('b', interval '2 minutes')) AS j (kind, age)`)
 	running := func() int { return ask[int](t, pool, `SELECT count(*) FROM river_job WHERE state = 'running'`) }
 	require.NoError(t, schema.ReleaseJobs(t.Context(), pool, time.Minute, "a"))
 	require.Equal(t, 2, running())

@@ -18,7 +18,8 @@ func withLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		// The transaction is idle for as long as f takes. Postgres has
 		// transaction_timeout since version 17.
-		if _, err := tx.Exec(ctx, `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')`,
+		if _, err := tx.Exec(ctx, `
+			SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')`,
 			pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("prepare a lock: %w", err)
 		}

@@ -36,7 +36,8 @@ func outlives(t *testing.T, pool *pgxpool.Pool, lock string, other pgx.Tx, f fun
 	go func() { done <- f() }()
 	eventually.True(t, func() bool {
 		return len(column(t, pool, `SELECT pid::text FROM pg_stat_activity
-WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid() AND clock_timestamp() - xact_start > interval '4 s'`, lock)) > 0
+WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid() AND clock_timestamp() - xact_start > interval '4 s'`,
+			lock)) > 0
 	}, 20*time.Millisecond, "the lock's transaction was ended")
 	require.NoError(t, other.Commit(t.Context()))
 	require.NoError(t, <-done)

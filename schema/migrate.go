@@ -48,7 +48,8 @@ type TooNewError struct {
 }
 
 func (e *TooNewError) Error() string {
-	return fmt.Sprintf("the database is at %s migration %d, this binary knows %d at most: run the newer binary, or restore a backup from before its upgrade",
+	return fmt.Sprintf("the database is at %s migration %d, this binary knows %d at most: run the newer binary, "+
+		"or restore a backup from before its upgrade",
 		e.What, e.Database, e.Binary)
 }
 
@@ -60,7 +61,8 @@ type UnreleasedError struct {
 
 func (e *UnreleasedError) Error() string {
 	return fmt.Sprintf("an unreleased version of Weir made this database: its migration %s is not one of this binary's. "+
-		"It cannot be upgraded, and nothing in it was changed. Make a new database and move the watches to it: see \"Starting anew\" in docs/operations.md", e.Migration)
+		"It cannot be upgraded, and nothing in it was changed. Make a new database and move the watches to it: "+
+		"see \"Starting anew\" in docs/operations.md", e.Migration)
 }
 
 // MissingPartError means that the database has tables of a feature that this binary lacks.
@@ -68,7 +70,8 @@ type MissingPartError struct{ Part string }
 
 func (e *MissingPartError) Error() string {
 	return fmt.Sprintf("the database has the tables of the feature %q, which this binary lacks: "+
-		"run a binary that has it, or remove it: drop its tables, DELETE FROM weir_migration WHERE part = '%[1]s', and `weir projection list` shows the rest. Nothing was changed", e.Part)
+		"run a binary that has it, or remove it: drop its tables, DELETE FROM weir_migration WHERE part = '%[1]s', "+
+		"and `weir projection list` shows the rest. Nothing was changed", e.Part)
 }
 
 // Migrate brings the database to this binary's schema: first River's tables, through
@@ -136,9 +139,11 @@ SELECT EXISTS (SELECT FROM pg_extension WHERE extname = $1)            AS instal
 	case err != nil || found.Installed:
 		return err
 	case !found.Available:
-		return fmt.Errorf("the server lacks the Postgres extension %s: install the package with Postgres' contrib modules (postgresql-contrib) on it, or enable the extension where the provider lists them. Nothing was changed", name)
+		return fmt.Errorf("the server lacks the Postgres extension %s: install the package with Postgres' contrib modules "+
+			"(postgresql-contrib) on it, or enable the extension where the provider lists them. Nothing was changed", name)
 	case !found.Allowed:
-		return fmt.Errorf("the role %s may not create the extension %s: run `CREATE EXTENSION %s` in this database as its owner or a superuser, then migrate again. Nothing was changed", found.Role, name, name)
+		return fmt.Errorf("the role %s may not create the extension %s: run `CREATE EXTENSION %s` in this database as its owner or a "+
+			"superuser, then migrate again. Nothing was changed", found.Role, name, name)
 	}
 	return nil
 }
@@ -160,7 +165,8 @@ func Check(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the database lacks %d of %d weir migrations, the first of them %s: run `weir migrate`", len(missing), len(all), &missing[0])
+		return fmt.Errorf("the database lacks %d of %d weir migrations, the first of them %s: run `weir migrate`", len(missing), len(all),
+			&missing[0])
 	}
 	return nil
 }
@@ -246,7 +252,8 @@ func readMigrations(features []fs.FS) ([]migration, error) {
 			return !slices.ContainsFunc(p.after, func(name string) bool { return !slices.Contains(done, name) })
 		})
 		if i < 0 {
-			return nil, fmt.Errorf("the feature %s uses the tables of %s: this binary lacks one of them", left[0].name, strings.Join(left[0].after, ", "))
+			return nil, fmt.Errorf("the feature %s uses the tables of %s: this binary lacks one of them", left[0].name,
+				strings.Join(left[0].after, ", "))
 		}
 		all, done = append(all, left[i].files...), append(done, left[i].name)
 		left = slices.Delete(left, i, i+1)
@@ -346,7 +353,8 @@ func appliedNames(ctx context.Context, db DB) (map[partVersion]string, error) {
 		partVersion
 		Name string
 	}
-	rows, err := All(ctx, db, "read weir_migration", pgx.RowToStructByName[row], `SELECT part AS part, version AS version, name AS name FROM weir_migration`)
+	rows, err := All(ctx, db, "read weir_migration", pgx.RowToStructByName[row],
+		`SELECT part AS part, version AS version, name AS name FROM weir_migration`)
 	if err != nil {
 		return nil, err
 	}

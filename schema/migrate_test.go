@@ -101,10 +101,12 @@ CREATE TABLE watches (
     problem   text        NOT NULL DEFAULT '',
     UNIQUE (target, kind)
 );
-INSERT INTO watches (target, kind, at_least, synced_at) VALUES ('alice.example', 'follows', 5, now()), ('bob.example', 'second-degree', 3, NULL)`
+INSERT INTO watches (target, kind, at_least, synced_at) 
+VALUES ('alice.example', 'follows', 5, now()), ('bob.example', 'second-degree', 3, NULL)`
 	_, err := pool.Exec(t.Context(), then)
 	require.NoError(t, err)
-	_, err = pool.Exec(t.Context(), `INSERT INTO weir_migration (version, name) SELECT left(m, 4)::int, m FROM unnest($1::text[]) AS m`, migrations)
+	_, err = pool.Exec(t.Context(), `INSERT INTO weir_migration (version, name) SELECT left(m, 4)::int, m FROM unnest($1::text[]) AS m`,
+		migrations)
 	require.NoError(t, err)
 	return pool
 }

@@ -129,12 +129,14 @@ WHERE id = $1`
 
 // SetNetworkBackfillProblem stores why nothing is read.
 func SetNetworkBackfillProblem(ctx context.Context, db DB, id int64, problem string) error {
-	return Exec(ctx, db, fmt.Sprintf("store the problem of network backfill %d", id), `UPDATE network_backfills SET problem = $2 WHERE id = $1 AND problem <> $2`, id, problem)
+	return Exec(ctx, db, fmt.Sprintf("store the problem of network backfill %d", id),
+		`UPDATE network_backfills SET problem = $2 WHERE id = $1 AND problem <> $2`, id, problem)
 }
 
 // GiveUpNetworkBackfill cancels the backfill of a gap.
 func GiveUpNetworkBackfill(ctx context.Context, tx pgx.Tx, id int64, problem string) error {
-	return Exec(ctx, tx, fmt.Sprintf("give up the network backfill %d", id), `UPDATE network_backfills SET cancelled_at = now(), problem = $2 WHERE id = $1`, id, problem)
+	return Exec(ctx, tx, fmt.Sprintf("give up the network backfill %d", id),
+		`UPDATE network_backfills SET cancelled_at = now(), problem = $2 WHERE id = $1`, id, problem)
 }
 
 // EndNetworkBackfill completes a backfill, and closes its gap. If the archive begins later than the
@@ -147,7 +149,10 @@ func EndNetworkBackfill(ctx context.Context, tx pgx.Tx, b NetworkBackfill, begin
 	const gap = `
 UPDATE gaps AS g
 SET closed_at  = CASE WHEN $2 <= g.from_at OR $3 = '' THEN $4::timestamptz END,
-    how_closed = CASE WHEN $2 <= g.from_at OR $3 = '' THEN 'the interval was read from the archive of ' || n.host || ': ' || n.events || ' events, which changed ' || n.records || ' records' END,
+    how_closed = CASE WHEN $2 <= g.from_at
+        OR $3 = ''
+            THEN 'the interval was read from the archive of ' || n.host || ': ' || n.events ||
+                ' events, which changed ' || n.records || ' records' END,
     problem    = CASE WHEN $2 <= g.from_at OR $3 = '' THEN '' ELSE $3 END,
     to_at      = CASE WHEN $2 <= g.from_at OR $3 = '' THEN g.to_at ELSE least(g.to_at, $2) END
 FROM network_backfills AS n
@@ -155,7 +160,8 @@ WHERE n.id = $1 AND g.id = n.gap_id AND g.closed_at IS NULL`
 	if _, err := tx.Exec(ctx, gap, b.ID, begins, problem, now); err != nil {
 		return fmt.Errorf("close the gap of network backfill %d: %w", b.ID, err)
 	}
-	return Exec(ctx, tx, fmt.Sprintf("end the network backfill %d", b.ID), `UPDATE network_backfills SET completed_at = $2, problem = $3 WHERE id = $1`, b.ID, now, problem)
+	return Exec(ctx, tx, fmt.Sprintf("end the network backfill %d", b.ID),
+		`UPDATE network_backfills SET completed_at = $2, problem = $3 WHERE id = $1`, b.ID, now, problem)
 }
 
 // StreamsAdvanced reports whether a stream of the network of repositories has advanced since a
@@ -183,6 +189,7 @@ LIMIT 100`
 // CancelNetworkBackfills cancels the requested backfills that are not complete, and returns their
 // number.
 func CancelNetworkBackfills(ctx context.Context, db DB) (int64, error) {
-	n, err := Change(ctx, db, "cancel the network backfills", `UPDATE network_backfills SET cancelled_at = now() WHERE gap_id IS NULL AND completed_at IS NULL AND cancelled_at IS NULL`)
+	n, err := Change(ctx, db, "cancel the network backfills",
+		`UPDATE network_backfills SET cancelled_at = now() WHERE gap_id IS NULL AND completed_at IS NULL AND cancelled_at IS NULL`)
 	return int64(n), err
 }

@@ -35,10 +35,15 @@ func TestGapsConcernTheirNetwork(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	do(t, pool, `INSERT INTO watches (target) VALUES ('x')`)
-	do(t, pool, `INSERT INTO watch_members (watch_id, did, added_at) SELECT 1, d, now() - interval '1 day' FROM unnest(ARRAY['did:plc:a', 'did:plc:b', '`+nostrAccount("a")+`', '`+nostrAccount("b")+`']) AS d`)
-	do(t, pool, `INSERT INTO accounts (did, status, read_since) SELECT did, CASE WHEN did ~ 'b$' THEN 'hidden' ELSE 'active' END, now() - interval '1 day' FROM watch_members`)
+	do(t, pool, `
+		INSERT INTO watch_members (watch_id, did, added_at) SELECT 1, d, now() - interval '1 day'
+		FROM unnest(ARRAY['did:plc:a', 'did:plc:b', '`+nostrAccount("a")+`', '`+nostrAccount("b")+`']) AS d`)
+	do(t, pool, `
+		INSERT INTO accounts (did, status, read_since)
+		SELECT did, CASE WHEN did ~ 'b$' THEN 'hidden' ELSE 'active' END, now() - interval '1 day' FROM watch_members`)
 	for stream, want := range map[string]string{"jetstream": "did:plc:a", "nostr:relay.example": nostrAccount("a")} {
-		do(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, problem, opened_at) VALUES ('`+stream+`', now() - interval '1 hour', now(), 'a test', '', now())`)
+		do(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, problem, opened_at) VALUES ('`+stream+
+			`', now() - interval '1 hour', now(), 'a test', '', now())`)
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			started, open, err := schema.StartGap(t.Context(), tx, ask[int64](t, pool, `SELECT max(id) FROM gaps`), time.Now())
 			require.True(t, open)
@@ -66,7 +71,9 @@ func TestPurgedEventsMayComeAgain(t *testing.T) {
 	var b schema.Batch
 	for i, did := range []string{gone, kept} {
 		id := strings.Repeat(string("12"[i]), 64)
-		b.Writes = append(b.Writes, schema.Write{Key: schema.Key{Collection: "nostr.1", DID: did, Rkey: id}, Rev: "1", CreatedAt: time.Now(), Record: []byte(`{"id":"` + id + `"}`)})
+		b.Writes = append(b.Writes, schema.Write{
+			Key: schema.Key{Collection: "nostr.1", DID: did, Rkey: id}, Rev: "1", CreatedAt: time.Now(), Record: []byte(`{"id":"` + id + `"}`),
+		})
 		b.Seen = append(b.Seen, [16]byte{0: byte(0x11 * (i + 1))})
 	}
 	for i := range b.Seen {

@@ -22,7 +22,8 @@ const (
 func SpanFor(keep time.Duration) time.Duration {
 	const day = 24 * time.Hour
 	for _, s := range []struct{ upTo, span time.Duration }{
-		{10 * day, PartitionSpan}, {20 * day, 12 * time.Hour}, {50 * day, day}, {150 * day, 3 * day}, {370 * day, 7 * day}, {1500 * day, 30 * day},
+		{10 * day, PartitionSpan}, {20 * day, 12 * time.Hour}, {50 * day, day}, {150 * day, 3 * day}, {370 * day, 7 * day},
+		{1500 * day, 30 * day},
 	} {
 		if keep > 0 && keep <= s.upTo {
 			return s.span
@@ -96,7 +97,8 @@ func readCovered(ctx context.Context, db DB, table string) (covered, error) {
 SELECT coalesce(min(p.begins), '0001-01-01 00:00:00+00') AS begins,
        coalesce(max(p.ends), '0001-01-01 00:00:00+00')   AS ends,
        coalesce(bool_and(p.follows), true)               AS whole
-FROM (SELECT begins, ends, lower = lag(upper, 1, lower) OVER (ORDER BY lower) AS follows FROM partitions WHERE parent = $1 AND NOT ahead) AS p`
+FROM (SELECT begins, ends, lower = lag(upper, 1, lower) OVER (ORDER BY lower) AS follows FROM partitions
+    WHERE parent = $1 AND NOT ahead) AS p`
 	return One(ctx, db, "look up when the partitions of "+table+" begin and end", pgx.RowToStructByName[covered], sql, table)
 }
 

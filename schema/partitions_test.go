@@ -115,7 +115,9 @@ func TestPartitionsFollowOneAnother(t *testing.T) {
 		require.NoError(t, err)
 	}
 	const year = 365 * day
-	for _, next := range []struct{ after, keep time.Duration }{{0, day}, {6 * time.Hour, day}, {day, year}, {9 * day, year}, {day, day}, {20 * day, 0}, {100 * day, 30 * day}} {
+	for _, next := range []struct{ after, keep time.Duration }{
+		{0, day}, {6 * time.Hour, day}, {day, year}, {9 * day, year}, {day, day}, {20 * day, 0}, {100 * day, 30 * day},
+	} {
 		at = at.Add(next.after)
 		write(at.Add(-time.Second))
 		write(at.Add(47 * time.Hour))
@@ -128,9 +130,14 @@ func TestPartitionsFollowOneAnother(t *testing.T) {
 			require.LessOrEqual(t, until.Sub(at), 48*time.Hour+schema.SpanFor(next.keep))
 		}
 		ended = until
-		require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM partitions WHERE parent = 'posts') AS p WHERE begins <> was`))
-		require.Empty(t, column(t, pool, `SELECT rkey FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE rkey < lower OR rkey >= upper`))
-		require.Empty(t, column(t, pool, `SELECT relname FROM pg_class AS c WHERE relkind = 'i' AND relname LIKE 'posts\_ahead%' AND relname NOT IN ('posts_ahead_pkey', 'posts_ahead_indexed_at_idx')`))
+		require.Empty(t, column(t, pool, `
+			SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM partitions WHERE parent = 'posts') AS p
+			WHERE begins <> was`))
+		require.Empty(t, column(t, pool, `
+			SELECT rkey FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE rkey < lower OR rkey >= upper`))
+		require.Empty(t, column(t, pool, `
+			SELECT relname FROM pg_class AS c WHERE relkind = 'i' AND relname LIKE 'posts\_ahead%'
+			    AND relname NOT IN ('posts_ahead_pkey', 'posts_ahead_indexed_at_idx')`))
 	}
 	require.Equal(t, []string{"0"}, column(t, pool, `SELECT count(*)::text FROM posts_default`))
 	require.Equal(t, []string{"21"}, column(t, pool, `SELECT count(*)::text FROM posts`))
@@ -146,7 +153,9 @@ func TestPartitionsAfterTheClockWasSetBack(t *testing.T) {
 	for _, now := range []time.Time{at, at.Add(-20 * day), at.Add(-19 * day), at.Add(-17 * day), at, at.Add(day)} {
 		require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, day))
 		for ahead := time.Duration(0); ahead <= 48*time.Hour; ahead += time.Hour {
-			require.Len(t, column(t, pool, `SELECT part FROM partitions WHERE parent = 'posts' AND NOT ahead AND begins <= $1 AND ends > $1`, now.Add(ahead)), 1, "%s after %s", ahead, now)
+			require.Len(t,
+				column(t, pool, `SELECT part FROM partitions WHERE parent = 'posts' AND NOT ahead AND begins <= $1 AND ends > $1`, now.Add(ahead)), 1,
+				"%s after %s", ahead, now)
 		}
 	}
 }
@@ -171,7 +180,9 @@ func TestQueriesLockThePartitionsOfTheirKeys(t *testing.T) {
 	pool := schematest.New(t)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon(), day))
 	require.Greater(t, len(partitions(t, pool)), 10)
-	keys := []schema.Key{key(column(t, pool, `SELECT tid_floor($1)`, noon())[0]), key(column(t, pool, `SELECT tid_floor($1)`, noon().Add(time.Hour))[0])}
+	keys := []schema.Key{
+		key(column(t, pool, `SELECT tid_floor($1)`, noon())[0]), key(column(t, pool, `SELECT tid_floor($1)`, noon().Add(time.Hour))[0]),
+	}
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
@@ -253,8 +264,11 @@ func TestPartitionsOfAnotherRetentionLeaveNoHole(t *testing.T) {
 		execute(t, pool, `SELECT ensure_partition('posts', $1, '6 hours')`, now.Add(ahead))
 	}
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 30*day))
-	require.Contains(t, column(t, pool, `SELECT (ends - begins)::text FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead'`), "1 day")
-	require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM partitions WHERE parent = 'posts') AS p WHERE begins <> was`))
+	require.Contains(t, column(t, pool, `SELECT (ends - begins)::text FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead'`),
+		"1 day")
+	require.Empty(t, column(t, pool, `
+		SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM partitions WHERE parent = 'posts') AS p
+		WHERE begins <> was`))
 }
 
 // TestReadersFindTheRowsThatAPartitionTakes covers a reader that began before the partition was
@@ -267,7 +281,8 @@ func TestReadersFindTheRowsThatAPartitionTakes(t *testing.T) {
 			return len(posts), err
 		},
 		"records": func(pool *pgxpool.Pool, keys []schema.Key) (n int, err error) {
-			err = pool.QueryRow(t.Context(), `SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, keys[0].Collection, keys[0].Rkey).Scan(&n)
+			err = pool.QueryRow(t.Context(), `SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, keys[0].Collection,
+				keys[0].Rkey).Scan(&n)
 			return n, err
 		},
 	} {

@@ -71,7 +71,8 @@ WITH gone AS (
     RETURNING did, record
 ), unseen AS (
     DELETE FROM seen WHERE id = ANY (ARRAY(
-        SELECT CASE WHEN g.record ->> 'id' ~ '^[0-9a-f]{64}$' THEN left(g.record ->> 'id', 32)::uuid END FROM gone AS g WHERE g.did LIKE ` + NostrDIDs + `
+        SELECT CASE WHEN g.record ->> 'id' ~ '^[0-9a-f]{64}$' THEN left(g.record ->> 'id', 32)::uuid END FROM gone AS g WHERE g.did LIKE ` +
+		NostrDIDs + `
     ))
 )
 SELECT count(*) FROM gone`
@@ -92,7 +93,8 @@ func goes(collection string) string {
     EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
     OR ` + collection + ` = 'app.bsky.feed.post'
     OR NOT coalesce((SELECT s.stays FROM unnest($2::text[], $3::boolean[]) AS s (pattern, stays)
-                     WHERE s.pattern = ` + collection + ` OR right(s.pattern, 1) = '*' AND starts_with(` + collection + `, left(s.pattern, -1))
+                     WHERE s.pattern = ` + collection + ` OR right(s.pattern, 1) = '*' AND starts_with(` +
+		collection + `, left(s.pattern, -1))
                      ORDER BY s.pattern = ` + collection + ` DESC, length(s.pattern) DESC
                      LIMIT 1), true)
 ) `
@@ -136,7 +138,8 @@ func PurgeDeadLetters(ctx context.Context, db DB, did string, limit int) (int, e
 	const sql = `
 UPDATE dead_letters
 SET ` + clearInput + `
-WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.raw_bytes > 0 AND` + PurgeableCondition + `LIMIT $2 FOR UPDATE OF l SKIP LOCKED))`
+WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.raw_bytes > 0 AND` +
+		PurgeableCondition + `LIMIT $2 FOR UPDATE OF l SKIP LOCKED))`
 	return Change(ctx, db, "clear the dead letters of "+did, sql, did, limit)
 }
 
@@ -144,7 +147,9 @@ WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.
 // It clears the profile of a deleted account and schedules a second purge after again,
 // when no replay can bring its records back. It also ends the purge of an account that
 // is no longer purgeable. done is false if something is left, or if a hook's condition holds.
-func FinishPurge(ctx context.Context, db DB, projections Projections, did string, rules []KeepRule, now time.Time, again time.Duration, hooks ...Hook) (done bool, err error) {
+func FinishPurge(
+	ctx context.Context, db DB, projections Projections, did string, rules []KeepRule, now time.Time, again time.Duration, hooks ...Hook,
+) (done bool, err error) {
 	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1) AND NOT EXISTS (` + goingRecords() + `)`
 	for _, table := range projections.AllTables() {
 		nothing += ` AND NOT EXISTS (SELECT FROM ` + pgx.Identifier{table}.Sanitize() + ` AS p WHERE p.did = $1 AND` + goes("p.collection") + `)`
@@ -155,7 +160,8 @@ SET handle       = NULL,
     display_name = NULL,
     avatar       = NULL,
     feed_newest  = NULL,
-    purge_at     = CASE WHEN purged_for IS NOT DISTINCT FROM coalesce(status_at, '-infinity') AND purge_at <= $4 THEN NULL ELSE $4 + $5::interval END,
+    purge_at     = CASE WHEN purged_for IS NOT DISTINCT
+    FROM coalesce(status_at, '-infinity') AND purge_at <= $4 THEN NULL ELSE $4 + $5::interval END,
     purged_for   = coalesce(status_at, '-infinity')
 WHERE did = $1 AND status = 'deleted' AND` + nothing
 	for i := range hooks {
@@ -169,7 +175,8 @@ DELETE FROM purge_queue
 WHERE did = $1
   AND (` + nothing + ` OR NOT` + PurgeableCondition + `)`
 	const left = `
-SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AND (purge_at <= $2 OR purged_for IS DISTINCT FROM coalesce(status_at, '-infinity')))
+SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AND (purge_at <= $2 OR purged_for IS DISTINCT
+    FROM coalesce(status_at, '-infinity')))
    AND NOT EXISTS (SELECT FROM purge_queue WHERE did = $1)`
 	pattern, stays := keepColumns(rules)
 	if _, err = db.Exec(ctx, deleted, did, pattern, stays, now, again); err == nil {

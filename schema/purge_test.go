@@ -99,7 +99,9 @@ func TestUnwatchedAccountIsPurgedAfterADay(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('one'), ('two')`)
-	execute(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, did FROM watches, unnest(ARRAY['did:1', 'did:2', 'did:3']) AS did WHERE target = 'one' OR did = 'did:2'`)
+	execute(t, pool, `
+		INSERT INTO watch_members (watch_id, did) SELECT id, did FROM watches, unnest(ARRAY['did:1', 'did:2', 'did:3']) AS did
+		WHERE target = 'one' OR did = 'did:2'`)
 	now := time.Now()
 	for i := range 4 {
 		makes(t, pool, fmt.Sprintf("did:%d", i+1), "x")
@@ -107,7 +109,8 @@ func TestUnwatchedAccountIsPurgedAfterADay(t *testing.T) {
 	execute(t, pool, `DELETE FROM watch_members WHERE did <> 'did:3' AND watch_id = (SELECT id FROM watches WHERE target = 'one')`)
 	require.Empty(t, purge(t, pool, now))
 	require.Equal(t, []string{"did:1", "did:2"}, purge(t, pool, now.Add(25*time.Hour)))
-	require.Equal(t, []string{"did:2", "did:3", "did:4"}, column(t, pool, `SELECT did FROM waiting ORDER BY did`), "another watch includes did:2; none ever included did:4")
+	require.Equal(t, []string{"did:2", "did:3", "did:4"}, column(t, pool, `SELECT did FROM waiting ORDER BY did`),
+		"another watch includes did:2; none ever included did:4")
 	execute(t, pool, `DELETE FROM watches`)
 	purge(t, pool, now.Add(25*time.Hour))
 	require.Len(t, column(t, pool, `SELECT did FROM waiting`), 3, "without a watch the whole network is followed")
@@ -121,7 +124,9 @@ func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
 	var writes []schema.Write
-	for _, collection := range []string{"app.example.day", "app.example.ever", "app.example.ever.day", "app.example.x", "com.example.removed"} {
+	for _, collection := range []string{
+		"app.example.day", "app.example.ever", "app.example.ever.day", "app.example.x", "com.example.removed",
+	} {
 		w := post("r", "1")
 		w.Collection = collection
 		writes = append(writes, w)
@@ -178,8 +183,10 @@ func TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `CREATE TABLE made (did text, collection text, rkey text, PRIMARY KEY (did, collection, rkey))`)
-	execute(t, pool, `INSERT INTO made SELECT 'did:plc:a', c, '1' FROM unnest(ARRAY['app.bsky.feed.post', 'app.example.day', 'app.example.ever']) AS c`)
-	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '1', 'c', now(), '{}' FROM made`)
+	execute(t, pool,
+		`INSERT INTO made SELECT 'did:plc:a', c, '1' FROM unnest(ARRAY['app.bsky.feed.post', 'app.example.day', 'app.example.ever']) AS c`)
+	execute(t, pool,
+		`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '1', 'c', now(), '{}' FROM made`)
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('one')`)
 	execute(t, pool, `INSERT INTO purge_queue VALUES ('did:plc:a', now())`)
 	projections := schema.Projections{{Name: "made", Collections: []string{"app.*"}, Kind: "make", Queue: "q", Tables: []string{"made"}}}
@@ -206,7 +213,9 @@ func TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays(t *testing.T) {
 func TestPurgeIsNotFinishedWhileAnotherRecordIsLeft(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.example.other', 'did:plc:a', '1', '1', 'c', now(), '{}')`)
+	execute(t, pool, `
+		INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ('app.example.other', 'did:plc:a', '1', '1', 'c', now(), '{}')`)
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:a', 'deleted')`)
 	worker, err := pool.Begin(t.Context())
 	require.NoError(t, err)

@@ -44,7 +44,8 @@ func (p *Projection) RemoveStale(ctx context.Context, pool *pgxpool.Pool, limit 
 DELETE FROM %s AS p
 USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
 WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey
-  AND (p.collection = ANY ($4) OR NOT EXISTS (SELECT FROM records AS r WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey))`
+  AND (p.collection = ANY ($4) OR NOT EXISTS (SELECT FROM records AS r
+      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey))`
 	collections, dids, rkeys := Columns(len(keys), func(i int) Key { return keys[i] })
 	var accounts accountLockSet
 	for i := range keys {
@@ -76,7 +77,8 @@ func (p *Projection) made() []string {
 func (p *Projection) unread(ctx context.Context, db DB) ([]string, error) {
 	unread := []string{}
 	for _, table := range p.made() {
-		found, err := All(ctx, db, "list the collections in "+table, pgx.RowTo[string], `SELECT DISTINCT collection::text FROM `+pgx.Identifier{table}.Sanitize())
+		found, err := All(ctx, db, "list the collections in "+table, pgx.RowTo[string],
+			`SELECT DISTINCT collection::text FROM `+pgx.Identifier{table}.Sanitize())
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +96,8 @@ WHERE p.collection = ANY ($1)
    OR NOT EXISTS (SELECT FROM records AS r WHERE r.collection = p.collection AND r.did = p.did AND r.rkey = p.rkey)
       AND ($2 OR EXISTS (SELECT FROM tombstones AS t WHERE ` + DeletesFrom("p.collection") + ` AND t.did = p.did AND t.rkey = p.rkey))
 LIMIT $3`
-	return All(ctx, db, "find stale rows in "+table, pgx.RowToStructByName[Key], strings.ReplaceAll(sql, "?table", pgx.Identifier{table}.Sanitize()), unread, p.Expires, limit)
+	return All(ctx, db, "find stale rows in "+table, pgx.RowToStructByName[Key],
+		strings.ReplaceAll(sql, "?table", pgx.Identifier{table}.Sanitize()), unread, p.Expires, limit)
 }
 
 // ProjectionRun is the progress of a run_projection job.

@@ -27,10 +27,13 @@ func TestStaleRowsAreRemoved(t *testing.T) {
 		_, err := pool.Exec(t.Context(), `
 CREATE TABLE things (collection text, did text, rkey text, fetched boolean);
 CREATE VIEW made_things AS SELECT * FROM things WHERE NOT fetched;
-INSERT INTO things SELECT CASE n WHEN 'unread' THEN 'com.example.b' ELSE 'com.example.a' END, 'did:plc:a', n, n = 'fetched' FROM unnest(ARRAY['stored', 'restored', 'unread', 'deleted', 'expired', 'fetched']) AS n;
+INSERT INTO things SELECT CASE n WHEN 'unread' THEN 'com.example.b' ELSE 'com.example.a' END, 'did:plc:a', n, n = 'fetched'
+FROM unnest(ARRAY['stored', 'restored', 'unread', 'deleted', 'expired', 'fetched']) AS n;
 INSERT INTO things SELECT 'com.example.a', 'did:plc:b', 'many' || n, false FROM generate_series(1, 25) AS n;
-INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '2', 'c', now(), '{}' FROM things WHERE rkey IN ('stored', 'restored', 'unread');
-INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) SELECT collection, did, rkey, '1', now() FROM things WHERE rkey IN ('restored', 'deleted', 'fetched') OR rkey LIKE 'many%'`)
+INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '2', 'c', now(), '{}'
+FROM things WHERE rkey IN ('stored', 'restored', 'unread');
+INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) SELECT collection, did, rkey, '1', now() FROM things
+WHERE rkey IN ('restored', 'deleted', 'fetched') OR rkey LIKE 'many%'`)
 		require.NoError(t, err)
 		p := schema.Projection{Name: "things", Collections: []string{"com.example.a"}, Tables: []string{"things"}, Expires: c.expires}
 		if c.view {

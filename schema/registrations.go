@@ -24,7 +24,8 @@ type OutdatedError struct {
 
 func (e *OutdatedError) Error() string {
 	if e.Missing {
-		return fmt.Sprintf("the database has the projection %q, which this program lacks: run the program that has it, or remove the projection by `weir projection remove %[1]s`", e.Name)
+		return fmt.Sprintf("the database has the projection %q, which this program lacks: run the program that has it, "+
+			"or remove the projection by `weir projection remove %[1]s`", e.Name)
 	}
 	return fmt.Sprintf("the projection %q was changed or removed since this program started: start it again", e.Name)
 }
@@ -159,7 +160,8 @@ func (p Projections) valid() error {
 // columns of a key.
 func (p *Projection) checkTables(ctx context.Context, db DB) error {
 	const sql = `
-SELECT count(*) = 3 AS keyed, coalesce(bool_or(a.attname = 'did' AND EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum)), false) AS indexed
+SELECT count(*) = 3 AS keyed, coalesce(bool_or(a.attname = 'did' AND EXISTS (SELECT FROM pg_index AS i
+    WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum)), false) AS indexed
 FROM pg_attribute AS a
 WHERE a.attrelid = to_regclass(quote_ident($1)) AND a.attname IN ('collection', 'did', 'rkey') AND NOT a.attisdropped`
 	type columns struct{ Keyed, Indexed bool }
@@ -169,7 +171,8 @@ WHERE a.attrelid = to_regclass(quote_ident($1)) AND a.attname IN ('collection', 
 		case err != nil:
 			return err
 		case slices.Contains(p.Tables, table) && !(has.Keyed && has.Indexed):
-			return fmt.Errorf("projection %q: there is no table %s with the columns collection, did and rkey, and an index that begins with did", p.Name, table)
+			return fmt.Errorf("projection %q: there is no table %s with the columns collection, did and rkey, and an index that begins with did",
+				p.Name, table)
 		case !has.Keyed:
 			return fmt.Errorf("projection %q: there is no table or view %s with the columns collection, did and rkey", p.Name, table)
 		}
@@ -186,7 +189,8 @@ func (p *Projection) register(ctx context.Context, tx pgx.Tx, runs bool) error {
 	const row = `
 INSERT INTO projections AS p (name, collections, kind, queue, tables, queues) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE
-SET collections = excluded.collections, kind = excluded.kind, queue = excluded.queue, tables = excluded.tables, queues = excluded.queues, registered_at = now()`
+SET collections = excluded.collections, kind = excluded.kind, queue = excluded.queue, tables = excluded.tables,
+    queues = excluded.queues, registered_at = now()`
 	_, err := tx.Exec(ctx, row, p.Name, p.Collections, p.Kind, p.Queue, append([]string{}, p.Tables...), append([]string{}, p.Queues...))
 	if err != nil {
 		return fmt.Errorf("register the projection %s: %w", p.Name, err)
@@ -209,7 +213,8 @@ func MoveStranded(ctx context.Context, db DB) (int64, error) {
 	const sql = `
 UPDATE river_job AS j SET queue = p.queue
 FROM projections AS p
-WHERE j.kind = p.kind AND j.state IN ('available', 'pending', 'retryable', 'scheduled') AND j.queue <> p.queue AND j.queue <> ALL (p.queues)`
+WHERE j.kind = p.kind AND j.state IN ('available', 'pending', 'retryable', 'scheduled') AND j.queue <> p.queue
+    AND j.queue <> ALL (p.queues)`
 	n, err := Change(ctx, db, "move the jobs of queues that are gone", sql)
 	return int64(n), err
 }
@@ -253,7 +258,8 @@ type RegisteredProjection struct {
 func RegisteredProjections(ctx context.Context, db DB) ([]RegisteredProjection, error) {
 	const sql = `
 SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
-       EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'run_projection' AND j.args ->> 'name' = p.name AND j.state IN ` + UnfinishedStates + `) AS running,
+       EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'run_projection' AND j.args ->> 'name' = p.name AND j.state IN ` +
+		UnfinishedStates + `) AS running,
        (SELECT count(*) FROM river_job AS j WHERE j.kind = p.kind AND j.state IN ` + UnfinishedStates + `) AS unfinished,
        (SELECT count(*) FROM dead_letters AS d WHERE d.projection = p.name AND d.state IN ('open', 'retrying')) AS dead_letters
 FROM projections AS p
@@ -268,7 +274,8 @@ func RecordsAfter(ctx context.Context, db DB, p *Projection, after Key, limit in
 	const next = `SELECT coalesce(min(collection), '') FROM records WHERE collection > $1`
 	for {
 		if p.Reads(after.Collection) {
-			keys, err := All(ctx, db, "read the keys of "+after.Collection, pgx.RowToStructByPos[Key], rest, after.Collection, after.DID, after.Rkey, limit-len(found))
+			keys, err := All(ctx, db, "read the keys of "+after.Collection, pgx.RowToStructByPos[Key], rest, after.Collection, after.DID, after.Rkey,
+				limit-len(found))
 			if err != nil {
 				return nil, err
 			}

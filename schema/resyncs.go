@@ -72,7 +72,8 @@ SET desynchronized_at = coalesce(r.desynchronized_at, now()),
 WHERE excluded.wanted > r.wanted OR r.desynchronized_at IS NULL OR r.due_at < now() - $5::interval
 RETURNING did, due_at, requested_at = now()`
 	marks = sortedDesynchronized(marks)
-	did, cause, rev := make(pgtype.FlatArray[string], len(marks)), make(pgtype.FlatArray[string], len(marks)), make(pgtype.FlatArray[string], len(marks))
+	did, cause, rev := make(pgtype.FlatArray[string], len(marks)), make(pgtype.FlatArray[string], len(marks)),
+		make(pgtype.FlatArray[string], len(marks))
 	for i, m := range marks {
 		did[i], cause[i], rev[i] = m.DID, Text(m.Cause), m.Rev
 	}
@@ -220,7 +221,8 @@ WHERE did = $1 AND stage = 'verify' AND class = 'permanent' AND state = 'open' A
 
 // PostponeResync records why an account could not be compared, and when to try again.
 func PostponeResync(ctx context.Context, db DB, did, problem string, wait time.Duration) error {
-	return Exec(ctx, db, "postpone the resync of "+did, `UPDATE resyncs SET problem = $2, due_at = now() + $3::interval WHERE did = $1`, did, Text(problem), wait)
+	return Exec(ctx, db, "postpone the resync of "+did, `UPDATE resyncs SET problem = $2, due_at = now() + $3::interval WHERE did = $1`, did,
+		Text(problem), wait)
 }
 
 // DropResync deletes the mark of an account that needs no resync any more, because nothing

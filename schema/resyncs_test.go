@@ -134,7 +134,9 @@ func TestResyncSettlesRefusedCommits(t *testing.T) {
 	pool := schematest.New(t)
 	store := func(did, stage, rkey string, class string) {
 		t.Helper()
-		l := schema.DeadLetter{Stage: stage, Key: schema.Key{Collection: "c", DID: did, Rkey: rkey}, Raw: []byte(rkey), Class: class, At: time.Now().Add(-time.Minute)}
+		l := schema.DeadLetter{
+			Stage: stage, Key: schema.Key{Collection: "c", DID: did, Rkey: rkey}, Raw: []byte(rkey), Class: class, At: time.Now().Add(-time.Minute),
+		}
 		require.NoError(t, l.Store(t.Context(), pool, "s"))
 	}
 	store("a", schema.StageVerify, "refused", "")
@@ -144,7 +146,9 @@ func TestResyncSettlesRefusedCommits(t *testing.T) {
 	marks(t, pool, lost("a", "2"))
 	_, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute, true)
 	require.NoError(t, err)
-	later := schema.DeadLetter{Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: "a", Rkey: "later"}, Raw: []byte("l"), At: time.Now().Add(time.Minute)}
+	later := schema.DeadLetter{
+		Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: "a", Rkey: "later"}, Raw: []byte("l"), At: time.Now().Add(time.Minute),
+	}
 	require.NoError(t, later.Store(t.Context(), pool, "s"))
 	endResync(t, pool, "a", "3")
 	settled, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT rkey FROM dead_letters WHERE state = 'dismissed'`)
@@ -212,9 +216,11 @@ func TestPersonRequestsResync(t *testing.T) {
 		require.True(t, s.Begun)
 		require.Zero(t, endResync(t, pool, did, "3"))
 	}
-	jobs, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT kind || ' ' || queue || ' ' || args::text || ' ' || tags::text FROM river_job`)
+	jobs, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string],
+		`SELECT kind || ' ' || queue || ' ' || args::text || ' ' || tags::text FROM river_job`)
 	require.NoError(t, err)
-	require.Equal(t, []string{`resync_repo resync {"did": "` + did + `"} {resync}`, `resync_repo resync {"did": "` + did + `"} {resync}`}, jobs)
+	require.Equal(t, []string{`resync_repo resync {"did": "` + did + `"} {resync}`, `resync_repo resync {"did": "` + did + `"} {resync}`},
+		jobs)
 	for _, account := range []string{"alice.example", "did:plc", ""} {
 		_, err := pool.Exec(t.Context(), `SELECT enqueue_resync($1)`, account)
 		require.ErrorContains(t, err, "is not a DID")
@@ -229,7 +235,9 @@ func TestRefusedCommitsThatWereComparedAreSettled(t *testing.T) {
 	refuse := func(did, rev string) {
 		t.Helper()
 		b := schema.Batch{
-			DeadLetters:    []schema.DeadLetter{{Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: did, Rkey: rev}, Rev: rev, Raw: []byte(rev), At: time.Now()}},
+			DeadLetters: []schema.DeadLetter{
+				{Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: did, Rkey: rev}, Rev: rev, Raw: []byte(rev), At: time.Now()},
+			},
 			Desynchronized: []schema.Desynchronized{lost(did, rev)},
 		}
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

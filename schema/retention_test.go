@@ -51,7 +51,8 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 	}
 	tid := func(at time.Time) string { return column(t, pool, `SELECT tid_floor($1)`, at)[0] }
 	old, young := tid(now), tid(now.Add(13*time.Hour))
-	store(write(old, schema.PostCollection, now), write(young, schema.PostCollection, now), write("self", schema.PostCollection, now.Add(-9*day)),
+	store(write(old, schema.PostCollection, now), write(young, schema.PostCollection, now),
+		write("self", schema.PostCollection, now.Add(-9*day)),
 		write("r", "app.example.other", now.Add(-9*day)), write("s", "app.example.other", now.Add(-9*day)))
 	execute(t, pool, `UPDATE records SET indexed_at = $1 WHERE rkey IN ('self', 'r')`, now)
 	execute(t, pool, `UPDATE records SET indexed_at = $1 WHERE rkey = 's'`, now.Add(day))
@@ -68,7 +69,8 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 			}
 		}
 		others := func(ctx context.Context, db schema.DB, before time.Time, limit int) (int, error) {
-			return schema.ExpireRecords(ctx, db, []schema.ExpiryRule{{Collection: "app.example.none", Before: before}, {Collection: "app.example.other", Before: before}}, limit)
+			return schema.ExpireRecords(ctx, db,
+				[]schema.ExpiryRule{{Collection: "app.example.none", Before: before}, {Collection: "app.example.other", Before: before}}, limit)
 		}
 		for _, f := range []func(context.Context, schema.DB, time.Time, int) (int, error){schema.ExpirePosts, others} {
 			for n := 1; n > 0; {
@@ -87,7 +89,8 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 	expire(now.Add(6 * time.Hour))
 	require.Equal(t, []string{young, "s"}, left())
 	store(write(old, schema.PostCollection, now))
-	require.Equal(t, []string{"posts_default"}, column(t, pool, `SELECT tableoid::regclass::text FROM posts WHERE rkey = $1`, old), "late events must be stored in the default partition")
+	require.Equal(t, []string{"posts_default"}, column(t, pool, `SELECT tableoid::regclass::text FROM posts WHERE rkey = $1`, old),
+		"late events must be stored in the default partition")
 	execute(t, pool, `UPDATE posts SET indexed_at = $1 WHERE rkey = $2`, now, old)
 	expire(now.Add(6 * time.Hour))
 	require.Equal(t, []string{young, "s"}, left())
@@ -104,11 +107,12 @@ func partitions(t *testing.T, db schema.DB) []string {
 func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	bounds := column(t, pool, `SELECT tid_floor(d) FROM unnest(ARRAY['2026-07-04 00:00+00', '2026-07-05 00:00+00']::timestamptz[]) AS d ORDER BY 1`)
+	bounds := column(t, pool,
+		`SELECT tid_floor(d) FROM unnest(ARRAY['2026-07-04 00:00+00', '2026-07-05 00:00+00']::timestamptz[]) AS d ORDER BY 1`)
 	execute(t, pool, fmt.Sprintf(`CREATE TABLE posts_20260704 PARTITION OF posts FOR VALUES FROM ('%s') TO ('%s')`, bounds[0], bounds[1]))
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon(), 24*time.Hour))
-	require.Equal(t, []string{"posts_20260704", "posts_20260705_00", "posts_20260705_06", "posts_20260705_12", "posts_20260705_18", "posts_20260706_00",
-		"posts_20260706_06", "posts_20260706_12"}, partitions(t, pool), "the next begins where the day ends")
+	require.Equal(t, []string{"posts_20260704", "posts_20260705_00", "posts_20260705_06", "posts_20260705_12", "posts_20260705_18",
+		"posts_20260706_00", "posts_20260706_06", "posts_20260706_12"}, partitions(t, pool), "the next begins where the day ends")
 	for before, want := range map[time.Duration]int{12*time.Hour - time.Microsecond: 0, 12 * time.Hour: 1} {
 		expired, err := schema.ExpiredPartitions(t.Context(), pool, "posts", noon().Add(before))
 		require.NoError(t, err)
@@ -145,7 +149,8 @@ func TestTombstonesGapsAndDeadLettersExpire(t *testing.T) {
 	now := noon()
 	for i, at := range []time.Time{now.Add(-time.Second), now, now.Add(time.Second)} {
 		execute(t, pool, `INSERT INTO tombstones VALUES ('c', 'd', $1, '1', $2)`, fmt.Sprint(i), at)
-		execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, fmt.Sprint(i), at, at.Add(day))
+		execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, fmt.Sprint(i),
+			at, at.Add(day))
 		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(fmt.Sprint(i)), At: at}).Store(t.Context(), pool, "s"))
 	}
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('open', $1, $2, '', $1)`, now.Add(-1000*day), now)

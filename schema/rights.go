@@ -28,7 +28,8 @@ func ReadRights(ctx context.Context, db DB) (Rights, error) {
 WITH owned AS (
     SELECT oid, relname, relkind FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
-      AND NOT (relispartition AND relname ~ '_[0-9]') AND (relkind = 'S' OR relname LIKE 'river\_%' OR obj_description(oid, 'pg_class') IS NOT NULL)
+      AND NOT (relispartition AND relname ~ '_[0-9]')
+          AND (relkind = 'S' OR relname LIKE 'river\_%' OR obj_description(oid, 'pg_class') IS NOT NULL)
 )
 SELECT current_user::text                                                    AS role,
        coalesce(current_schema()::text, '')                                  AS schema,
@@ -41,7 +42,8 @@ SELECT current_user::text                                                    AS 
                            AND pg_has_role(f.worker, p.relowner, 'USAGE')) AND count(*) = 4
            FROM (SELECT oid, CASE WHEN prosecdef THEN proowner ELSE current_user::regrole::oid END AS worker
                  FROM pg_proc
-                 WHERE oid IN (to_regprocedure('ensure_partition(text,timestamptz,interval)'), to_regprocedure('prepare_default_partition(text)'),
+                 WHERE oid IN (to_regprocedure('ensure_partition(text,timestamptz,interval)'),
+                     to_regprocedure('prepare_default_partition(text)'),
                                to_regprocedure('lock_partition(text)'), to_regprocedure('drop_partition(text)'))) AS f
            JOIN pg_class AS p ON p.oid = to_regclass('posts')
        ), false)                                                             AS partitions,
@@ -49,22 +51,26 @@ SELECT current_user::text                                                    AS 
            SELECT format('%s on %s', string_agg(r.right_, ', ' ORDER BY r.n), t.relname)
            FROM owned AS t
            CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS r (right_, n)
-           WHERE t.relkind IN ('r', 'p', 'v') AND (t.relkind <> 'v' AND t.relname NOT IN ('weir_migration', 'river_migration') OR r.right_ = 'SELECT')
+           WHERE t.relkind IN ('r', 'p', 'v') AND (t.relkind <> 'v' AND t.relname NOT IN ('weir_migration', 'river_migration')
+               OR r.right_ = 'SELECT')
              AND NOT has_table_privilege(t.oid, r.right_)
            GROUP BY t.relname ORDER BY t.relname
        ) || ARRAY(
            SELECT 'USAGE on sequence ' || s.oid::regclass
            FROM owned AS s
            WHERE CASE s.relkind WHEN 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
-             AND EXISTS (SELECT FROM pg_depend AS d JOIN owned AS o ON o.oid = d.refobjid WHERE d.objid = s.oid AND d.deptype = 'a') -- an identity column needs none
+             -- an identity column needs none
+             AND EXISTS (SELECT FROM pg_depend AS d JOIN owned AS o ON o.oid = d.refobjid WHERE d.objid = s.oid AND d.deptype = 'a')
            ORDER BY 1
        ) || ARRAY(
            SELECT 'EXECUTE on ' || f.oid::regprocedure
            FROM pg_proc AS f
            WHERE f.pronamespace = current_schema()::regnamespace AND f.prorettype <> 'trigger'::regtype
-             AND f.proowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams')) AND NOT has_function_privilege(f.oid, 'EXECUTE')
+             AND f.proowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
+                 AND NOT has_function_privilege(f.oid, 'EXECUTE')
              AND (f.proname LIKE 'river\_%' OR obj_description(f.oid, 'pg_proc') IS NOT NULL)
-             AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e') -- of an extension
+             -- of an extension
+             AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e')
            ORDER BY 1
        )                                                                     AS missing`
 	return One(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql)
@@ -73,5 +79,6 @@ SELECT current_user::text                                                    AS 
 // OwnsTables reports whether this role owns the tables: only owners can rebuild
 // indexes.
 func OwnsTables(ctx context.Context, db DB) (bool, error) {
-	return One(ctx, db, "read the owner of the tables", pgx.RowTo[bool], `SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'streams'::regclass`)
+	return One(ctx, db, "read the owner of the tables", pgx.RowTo[bool],
+		`SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'streams'::regclass`)
 }

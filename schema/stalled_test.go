@@ -17,7 +17,8 @@ func TestWhoLocksAStreamForAMomentIsNotEnded(t *testing.T) {
 	pool := schematest.New(t)
 	take(t, pool, "dead")
 	execute(t, pool, `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 hour'`)
-	for _, sql := range []string{`SELECT FROM streams FOR NO KEY UPDATE`, `UPDATE streams SET epoch = epoch + 1, lease_expires_at = clock_timestamp() + interval '10 seconds'`} {
+	for _, sql := range []string{`SELECT FROM streams FOR NO KEY UPDATE`, `
+		UPDATE streams SET epoch = epoch + 1, lease_expires_at = clock_timestamp() + interval '10 seconds'`} {
 		tx, err := pool.Begin(t.Context())
 		require.NoError(t, err)
 		defer tx.Rollback(context.WithoutCancel(t.Context())) // rolled back, or the test has failed

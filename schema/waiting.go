@@ -42,13 +42,15 @@ WHERE w.projection = r.projection AND w.did = r.did AND w.collection = r.collect
 	const insert = `
 INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey)
 SELECT $1, i.collection, i.did, i.rkey, i.for_collection, i.for_did, i.for_rkey
-FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, for_collection, for_did, for_rkey)
+FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, for_collection,
+    for_did, for_rkey)
 ON CONFLICT (did, collection, rkey, projection, for_did, for_collection, for_rkey) DO UPDATE SET since = waiting.since`
 	collection, did, rkey := Columns(len(waits), func(i int) Key { return waits[i].Record })
 	forCollection, forDID, forRkey := Columns(len(waits), func(i int) Key { return waits[i].For })
 	if len(records) > 0 {
 		ofCollection, ofDID, ofRkey := Columns(len(records), func(i int) Key { return records[i] })
-		q.Queue(remove, slices.Repeat([]string{projection}, len(records)), ofCollection, ofDID, ofRkey, collection, did, rkey, forCollection, forDID, forRkey)
+		q.Queue(remove, slices.Repeat([]string{projection}, len(records)), ofCollection, ofDID, ofRkey, collection, did, rkey, forCollection,
+			forDID, forRkey)
 	}
 	if len(waits) > 0 {
 		q.Queue(insert, projection, collection, did, rkey, forCollection, forDID, forRkey)
@@ -103,7 +105,8 @@ func WaitedFor(ctx context.Context, db DB, projection string, keys []Key) ([]Key
 SELECT k.collection, k.did, k.rkey
 FROM unnest($2::text[], $3::text[], $4::text[]) AS k (collection, did, rkey)
 CROSS JOIN LATERAL (
-    SELECT FROM waiting AS w WHERE w.for_did = k.did AND w.for_collection = k.collection AND w.for_rkey = k.rkey AND w.projection = $1 LIMIT 1
+    SELECT FROM waiting AS w WHERE w.for_did = k.did AND w.for_collection = k.collection AND w.for_rkey = k.rkey AND w.projection = $1
+    LIMIT 1
 ) AS w`
 	collection, did, rkey := Columns(len(keys), func(i int) Key { return keys[i] })
 	return All(ctx, db, "find the records that others wait for", pgx.RowToStructByPos[Key], sql, projection, collection, did, rkey)

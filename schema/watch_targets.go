@@ -8,7 +8,8 @@ import (
 
 // WatchTargets returns at most limit targets of watches, in alphabetical order.
 func WatchTargets(ctx context.Context, db DB, limit int) ([]string, error) {
-	return All(ctx, db, "list the targets of the watches", pgx.RowTo[string], `SELECT DISTINCT target FROM watches ORDER BY target LIMIT $1`, limit)
+	return All(ctx, db, "list the targets of the watches", pgx.RowTo[string], `SELECT DISTINCT target FROM watches ORDER BY target LIMIT $1`,
+		limit)
 }
 
 // ReadFollowingOf counts the accounts that the watches of a target include. If

@@ -71,7 +71,8 @@ func FindWatch(ctx context.Context, db DB, id int64) (Watch, error) {
 // AddWatch adds a watch and the job that reads its members. added is false if the watch
 // exists. atLeast is for the kind second-degree; 0 means the default.
 func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (added bool, err error) {
-	const sql = `INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, coalesce(nullif($3, 0), 5)) ON CONFLICT (target, kind) DO NOTHING`
+	const sql = `
+		INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, coalesce(nullif($3, 0), 5)) ON CONFLICT (target, kind) DO NOTHING`
 	n, err := Change(ctx, db, "add the watch of "+target, sql, kind, target, atLeast)
 	return n > 0, err
 }
@@ -89,7 +90,9 @@ func SyncWatches(ctx context.Context, db DB) error {
 // RecordWatchProblem stores why a read that began at a time could not read a watch's
 // members, unless the watch was changed or a later read succeeded.
 func RecordWatchProblem(ctx context.Context, db DB, w Watch, began time.Time, problem string) error {
-	const sql = `UPDATE watches SET problem = $5 WHERE id = $1 AND target = $2 AND kind = $3 AND (synced_at IS NULL OR synced_at <= $4 OR synced_at > clock_timestamp())`
+	const sql = `
+		UPDATE watches SET problem = $5 WHERE id = $1 AND target = $2 AND kind = $3
+		    AND (synced_at IS NULL OR synced_at <= $4 OR synced_at > clock_timestamp())`
 	return Exec(ctx, db, fmt.Sprintf("store the problem of watch %d", w.ID), sql, w.ID, w.Target, w.Kind, began, problem)
 }
 
@@ -233,7 +236,9 @@ func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidde
 
 // replaceMembers adds the new members of a watch, and removes those that are neither
 // members nor hidden.
-func (c *MemberChanges) replaceMembers(ctx context.Context, tx pgx.Tx, watch int64, members []Member, hidden []string, began time.Time) (err error) {
+func (c *MemberChanges) replaceMembers(
+	ctx context.Context, tx pgx.Tx, watch int64, members []Member, hidden []string, began time.Time,
+) (err error) {
 	did, _, _, _, _ := memberColumns(members)
 	const added = `
 WITH known AS (SELECT DISTINCT did FROM watch_members WHERE did = ANY ($2)), new AS (
@@ -266,12 +271,16 @@ SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
     handle_unverified    = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN true ELSE a.handle_unverified END,
     handle_checked_at = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END,
-    display_name = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
+    display_name = CASE WHEN a.did LIKE ` +
+		NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
     avatar       = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,
     hidden_at    = NULL,
-    status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
-WHERE a.status = 'hidden' OR a.hidden_at IS NOT NULL OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
-   OR a.did NOT LIKE ` + NostrDIDs + ` AND (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
+    status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < $5 - interval '1 hour' THEN 'active'
+                   ELSE a.status END
+WHERE a.status = 'hidden' OR a.hidden_at IS NOT NULL
+   OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
+   OR a.did NOT LIKE ` + NostrDIDs + ` AND (coalesce(excluded.handle, a.handle), excluded.display_name,` +
+		` excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return fmt.Errorf("store the names of the members of watch %d: %w", watch, err)
 	}
@@ -281,7 +290,8 @@ SELECT m.did, $3, m.withheld FROM unnest($1::text[], $2::boolean[]) AS m (did, w
 WHERE m.did NOT LIKE ` + NostrDIDs + `
 ORDER BY m.did
 ON CONFLICT (did) DO UPDATE SET read_at = excluded.read_at, withheld = excluded.withheld
-WHERE p.read_at IS NULL OR p.read_at < excluded.read_at AND (p.withheld <> excluded.withheld OR p.read_at < excluded.read_at - interval '12 hours')`
+WHERE p.read_at IS NULL OR p.read_at < excluded.read_at
+      AND (p.withheld <> excluded.withheld OR p.read_at < excluded.read_at - interval '12 hours')`
 	return Exec(ctx, tx, fmt.Sprintf("store which members of watch %d are not shown", watch), shown, did, withheld, began)
 }
 
@@ -318,7 +328,8 @@ FROM (
     WHERE a.did = ANY ($1)
     ORDER BY a.did FOR UPDATE
 ) AS k
-WHERE a.did = k.did AND (k.first IS NOT NULL OR a.feed_newest IS NOT NULL OR a.read_since IS NOT NULL OR a.feed_problem <> '' OR a.reread_since IS NOT NULL)
+WHERE a.did = k.did AND (k.first IS NOT NULL OR a.feed_newest IS NOT NULL OR a.read_since IS NOT NULL OR a.feed_problem <> ''
+    OR a.reread_since IS NOT NULL)
 RETURNING a.did, k.first IS NOT NULL`
 	rows, err := tx.Query(ctx, reset, added)
 	if err == nil {

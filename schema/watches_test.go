@@ -35,10 +35,14 @@ func TestSyncReactivatesListedAccounts(t *testing.T) {
 	require.NoError(t, err)
 	var members []schema.Member
 	for _, status := range []string{"deactivated", "deleted", "desynchronized", "hidden", "inactive", "suspended", "takendown", "throttled"} {
-		execute(`INSERT INTO accounts (did, status, status_at) VALUES ('did:old:' || $1, $1, now() - interval '3 days'), ('did:new:' || $1, $1, now() - interval '1 minute')`, status)
+		execute(`
+			INSERT INTO accounts (did, status, status_at)
+			VALUES ('did:old:' || $1, $1, now() - interval '3 days'), ('did:new:' || $1, $1, now() - interval '1 minute')`, status)
 		members = append(members, schema.Member{DID: "did:new:" + status}, schema.Member{DID: "did:old:" + status})
 	}
-	execute(`INSERT INTO accounts (did, status, status_at) VALUES ('did:streamed', 'deactivated', now() - interval '3 days'), ('did:sql', 'deactivated', now() - interval '3 days')`)
+	execute(`
+		INSERT INTO accounts (did, status, status_at)
+		VALUES ('did:streamed', 'deactivated', now() - interval '3 days'), ('did:sql', 'deactivated', now() - interval '3 days')`)
 	execute(`INSERT INTO watch_members (watch_id, did) SELECT 1, did FROM accounts`)
 	execute(`UPDATE accounts SET reread_since = now() - interval '5 hours' WHERE did IN ('did:old:takendown', 'did:streamed', 'did:sql')`)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -46,7 +50,8 @@ func TestSyncReactivatesListedAccounts(t *testing.T) {
 		return err
 	}))
 	require.Empty(t, texts(`SELECT did || ' ' || status FROM accounts WHERE did LIKE 'did:old:%' AND status <> 'active'`))
-	require.Len(t, texts(`SELECT did FROM accounts WHERE did LIKE 'did:new:%' AND status <> 'active'`), len(members)/2-1, "all but the hidden one")
+	require.Len(t, texts(`SELECT did FROM accounts WHERE did LIKE 'did:new:%' AND status <> 'active'`), len(members)/2-1,
+		"all but the hidden one")
 
 	lease := take(t, pool, "me")
 	_, err = apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: "did:streamed", Status: "active", At: time.Now()}}})
@@ -108,7 +113,8 @@ func TestOnlyAComparisonSettlesAGap(t *testing.T) {
 	}
 	gap := func() {
 		t.Helper()
-		do(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'a test', now())`)
+		do(t, pool, `
+			INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'a test', now())`)
 		do(t, pool, `INSERT INTO gap_backfills (gap_id, did) SELECT max(id), 'did:a' FROM gaps`)
 	}
 	gap()

@@ -19,7 +19,8 @@ func Beat(ctx context.Context, db DB, name string, lapse time.Duration) ([]strin
 WITH me AS (
     INSERT INTO workers AS w (name, seen_at, alive_since) VALUES ($2, clock_timestamp(), clock_timestamp())
     ON CONFLICT (name) DO UPDATE
-    SET alive_since = CASE WHEN w.seen_at BETWEEN clock_timestamp() - $1::interval / 2 AND clock_timestamp() THEN w.alive_since ELSE clock_timestamp() END,
+    SET alive_since = CASE WHEN w.seen_at BETWEEN clock_timestamp() - $1::interval / 2
+        AND clock_timestamp() THEN w.alive_since ELSE clock_timestamp() END,
         seen_at     = clock_timestamp()
     RETURNING alive_since
 )
@@ -36,11 +37,14 @@ UPDATE river_job AS j
 SET state        = s.state::river_job_state,
     scheduled_at = CASE s.state WHEN 'available' THEN now() ELSE j.scheduled_at END,
     finalized_at = CASE s.state WHEN 'available' THEN NULL ELSE now() END,
-    errors       = array_append(j.errors, jsonb_build_object('at', now(), 'attempt', j.attempt, 'error', 'the process ' || gone.name || ' has no heartbeat', 'trace', '')),
+    errors       = array_append(j.errors, jsonb_build_object('at', now(), 'attempt', j.attempt, 'error',
+        'the process ' || gone.name || ' has no heartbeat', 'trace', '')),
     metadata     = j.metadata || jsonb_build_object('river:rescue_count',
-                   CASE jsonb_typeof(j.metadata -> 'river:rescue_count') WHEN 'number' THEN (j.metadata ->> 'river:rescue_count')::int ELSE 0 END + 1)
+                   CASE jsonb_typeof(j.metadata -> 'river:rescue_count') WHEN 'number' THEN (j.metadata ->> 'river:rescue_count')::int
+                       ELSE 0 END + 1)
 FROM gone, river_job AS r
-CROSS JOIN LATERAL (SELECT CASE WHEN r.metadata ? 'cancel_attempted_at' THEN 'cancelled' WHEN r.attempt < r.max_attempts THEN 'available' ELSE 'discarded' END) AS s (state)
+CROSS JOIN LATERAL (SELECT CASE WHEN r.metadata ? 'cancel_attempted_at' THEN 'cancelled' WHEN r.attempt < r.max_attempts
+    THEN 'available' ELSE 'discarded' END) AS s (state)
 WHERE r.id = j.id AND j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = gone.name`
 	n, err := Change(ctx, pool, "rescue the jobs of dead processes", sql, lapse, names)
 	return int64(n), err

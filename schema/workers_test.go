@@ -30,7 +30,8 @@ INSERT INTO river_job (kind, queue, args, attempt, max_attempts, state, attempte
     ('e', 'process', '{}', 1, 45, 'running',   now(), '{unknown}',   '{}', NULL),
     ('f', 'process', '{}', 1, 45, 'completed', now(), '{dead}',      '{}', now())`)
 	states := func() string {
-		return ask[string](t, pool, `SELECT string_agg(kind || ' ' || state || ' ' || cardinality(errors) || ' ' || (metadata ->> 'river:rescue_count'), ', ' ORDER BY kind)
+		return ask[string](t, pool,
+			`SELECT string_agg(kind || ' ' || state || ' ' || cardinality(errors) || ' ' || (metadata ->> 'river:rescue_count'), ', ' ORDER BY kind)
 			FROM river_job WHERE errors IS NOT NULL`)
 	}
 	names, err := schema.Beat(t.Context(), pool, "me", lapse)
@@ -40,7 +41,8 @@ INSERT INTO river_job (kind, queue, args, attempt, max_attempts, state, attempte
 	require.NoError(t, err)
 	require.EqualValues(t, 3, n)
 	require.Equal(t, "a available 1 2, b discarded 1 1, c cancelled 1 1", states())
-	require.Equal(t, "d running, e running, f completed", ask[string](t, pool, `SELECT string_agg(kind || ' ' || state, ', ' ORDER BY kind) FROM river_job WHERE errors IS NULL`))
+	require.Equal(t, "d running, e running, f completed",
+		ask[string](t, pool, `SELECT string_agg(kind || ' ' || state, ', ' ORDER BY kind) FROM river_job WHERE errors IS NULL`))
 	require.Equal(t, "live, me", ask[string](t, pool, `SELECT string_agg(name, ', ' ORDER BY name) FROM workers`))
 }
 

@@ -78,7 +78,8 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 	sum.Ended = time.Now()
 	err = pgx.BeginFunc(ctx, a.Pool, func(tx pgx.Tx) error { return schema.StoreAudit(ctx, tx, sum, faults) })
 	if err == nil {
-		a.Log.Info("audited", "accounts", sum.Accounts, "failures", sum.Failures, "pending", sum.Pending, "records", sum.Records, "missing", sum.Missing, "extra", sum.Extra, "stale", sum.Stale, "repaired", sum.Repaired)
+		a.Log.Info("audited", "accounts", sum.Accounts, "failures", sum.Failures, "pending", sum.Pending, "records", sum.Records, "missing",
+			sum.Missing, "extra", sum.Extra, "stale", sum.Stale, "repaired", sum.Repaired)
 	}
 	return sum, faults, err
 }

@@ -82,12 +82,14 @@ func TestRepairHasARevision(t *testing.T) {
 		require.NoError(t, tx.Commit(t.Context()))
 		return len(written)
 	}
-	r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, 'stream', now(), '{}')`, key.Collection, did, key.Rkey, snooze)
+	r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, 'stream', now(), '{}')`,
+		key.Collection, did, key.Rkey, snooze)
 	require.Zero(t, mend(rev), "the repair must not replace the stream's newer revision")
 	require.Equal(t, 1, mend(snooze), "a record stored at the same revision is replaced")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND cid = 'mended' AND rev = $2`, did, snooze))
 	r.execute(`DELETE FROM posts WHERE did = $1`, did)
-	r.execute(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, key.Collection, did, key.Rkey, snooze)
+	r.execute(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, key.Collection, did, key.Rkey,
+		snooze)
 	require.Zero(t, mend(rev), "the repair must not restore a record that was deleted later")
 	require.Equal(t, 1, mend(snooze))
 }

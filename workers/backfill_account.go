@@ -297,7 +297,9 @@ func readUntil(since time.Time, priority int, newest *time.Time) time.Time {
 
 // finish ends the job and everything that waited for this feed. If an earlier time
 // was requested meanwhile, it returns that time instead.
-func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time, newest *time.Time) (wider time.Time, err error) {
+func (w *BackfillAccount) finish(
+	ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time, newest *time.Time,
+) (wider time.Time, err error) {
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
 			return err
@@ -321,13 +323,17 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		if err != nil {
 			return err
 		}
-		r := schema.Reading{Since: since, CompleteSince: &since, Newest: at.Newest, Now: read, Compared: at.compared(job.Priority), RereadsRequested: at.Repository.RereadsRequested, RetryLater: at.Unread != ""}
+		r := schema.Reading{
+			Since: since, CompleteSince: &since, Newest: at.Newest, Now: read, Compared: at.compared(job.Priority),
+			RereadsRequested: at.Repository.RereadsRequested, RetryLater: at.Unread != "",
+		}
 		if !r.Compared && !at.End && at.Oldest.After(since) {
 			r.CompleteSince = &at.Oldest
 			r.Problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))
 		}
 		if at.Repository.Cut {
-			r.Problem = strings.TrimPrefix(r.Problem+fmt.Sprintf("; more than %d collections under a prefix: the first ones were compared", mostCollections), "; ")
+			r.Problem = strings.TrimPrefix(r.Problem+fmt.Sprintf("; more than %d collections under a prefix: the first ones were compared",
+				mostCollections), "; ")
 		}
 		if err := schema.RecordReading(ctx, tx, job.Args.DID, r); err != nil {
 			return err
@@ -353,7 +359,8 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 		if err != nil {
 			return err
 		}
-		if err := schema.RecordReading(ctx, tx, job.Args.DID, schema.Reading{Since: since, Now: read, Problem: cause.Error(), RetryLater: true}); err != nil {
+		if err := schema.RecordReading(ctx, tx, job.Args.DID,
+			schema.Reading{Since: since, Now: read, Problem: cause.Error(), RetryLater: true}); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)

@@ -37,7 +37,8 @@ func TestManualBackfillIsNoWatermark(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	did, posts := r.busiest()
-	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)}, &river.InsertOpts{Priority: jobs.PriorityManual})
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)},
+		&river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
 	t.Log("all", posts, "stored after the manual one", r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
@@ -59,12 +60,15 @@ func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	// A second backfill reads its first page; then the server rate limits it.
 	const feed = "app.bsky.feed.getAuthorFeed"
 	awaited, release := r.holdingRecords(feed)
-	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-24 * time.Hour)}, &river.InsertOpts{Priority: jobs.PriorityManual})
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-24 * time.Hour)},
+		&river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
 	awaited()
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: feed, Count: 1000, Wait: 3 * time.Second}))
 	release()
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state IN ('scheduled', 'available') AND metadata::text LIKE '%pages%'`)
+	r.becomes(1, `
+		SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state IN ('scheduled', 'available')
+		    AND metadata::text LIKE '%pages%'`)
 	// The stream is down while the account writes.
 	began := time.Now()
 	for range 5 {
@@ -74,7 +78,8 @@ func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	r.net.ClearCallFaults()
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', $1, now(), 'a test', now())`, began)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 0`)
-	require.Equal(t, 5, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND created_at >= $2`, did, began.Add(-time.Second)), "posts written during the gap")
+	require.Equal(t, 5, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND created_at >= $2`, did, began.Add(-time.Second)),
+		"posts written during the gap")
 }
 
 func TestPDSIsReadOnlyBackToTheWindow(t *testing.T) {
@@ -96,8 +101,11 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 		r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
 	}
 	r.becomes(2, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Count: 1000, Wait: 2 * time.Second}))
-	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
+	require.NoError(t,
+		r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Count: 1000, Wait: 2 * time.Second}))
+	r.execute(`
+		INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+		VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed'`)
 	eventually.True(t, func() bool { // a running job cannot be dropped yet
 		_, err := CancelBackfills(t.Context(), r.client.Client)
@@ -120,15 +128,19 @@ func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
 	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
 	awaited, release := r.holdingFeed(did)
-	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Second)}, &river.InsertOpts{Priority: jobs.PriorityManual,
-		Metadata: []byte(`{"river:resumable_cursor":{"read_feed":{"pages":99}}}`)})
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Second)},
+		&river.InsertOpts{Priority: jobs.PriorityManual,
+			Metadata: []byte(`{"river:resumable_cursor":{"read_feed":{"pages":99}}}`)})
 	require.NoError(t, err)
 	awaited()
-	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
+	r.execute(`
+		INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+		VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed'`)
 	release()
 	r.idle()
-	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "the gap must be closed, with one account that could not be checked")
+	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`),
+		"the gap must be closed, with one account that could not be checked")
 }
 
 // TestAccountThatIsReadIsShownAgain covers an account that became active again
@@ -169,7 +181,8 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	synced := make(chan error, 1)
 	go func() {
 		synced <- pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { // SyncFollows.Work
-			if _, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice, Handle: "alice.example"}}, nil, time.Now()); err != nil {
+			if _, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice, Handle: "alice.example"}}, nil,
+				time.Now()); err != nil {
 				return err
 			}
 			_, err := EnqueueBackfills(t.Context(), tx, r.client, []string{alice}, time.Now(), 3, time.Now())

@@ -187,7 +187,8 @@ func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillN
 		if err := schema.EndNetworkBackfill(ctx, tx, b, plan.Begins, now); err != nil {
 			return err
 		}
-		JobLog(ctx, w.log).Info("network_backfilled", "backfill", b.ID, "host", plan.Host, "from", b.From, "to", b.To, "events", b.Events, "records", b.Records)
+		JobLog(ctx, w.log).Info("network_backfilled", "backfill", b.ID, "host", plan.Host, "from", b.From, "to", b.To, "events", b.Events,
+			"records", b.Records)
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err
 	})
@@ -212,7 +213,8 @@ func (w *CloseGap) readGap(ctx context.Context, job *river.Job[jobs.CloseGap], f
 	}
 	if !followed.Everyone {
 		others := callsPerAccount * len(followed.DIDs)
-		JobLog(ctx, w.log).Info("gap_archive_compared", "gap", job.Args.Gap, "archive_calls", plan.Calls, "repository_calls", others, "saved", others-plan.Calls)
+		JobLog(ctx, w.log).Info("gap_archive_compared", "gap", job.Args.Gap, "archive_calls", plan.Calls, "repository_calls", others, "saved",
+			others-plan.Calls)
 		if plan.Calls >= others || plan.Begins.IsZero() || plan.Begins.After(past.From) {
 			return false, nil
 		}

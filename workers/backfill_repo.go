@@ -56,7 +56,8 @@ const (
 )
 
 func newBackfillRepo(cfg Config) *BackfillRepo {
-	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, fetched: cfg.fetched(), read: cfg.ReadRepository,
+	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, stored: cfg.Collections,
+		projections: cfg.Projections, fetched: cfg.fetched(), read: cfg.ReadRepository,
 		limits: cfg.History.withDefaults(), memory: make(chan struct{}, 1), patience: cfg.JobTimeout / 2}
 }
 
@@ -274,7 +275,8 @@ func (h *pastReader) page(ctx context.Context, repo *repository, a *history.Acco
 	if moved.Place, err = json.Marshal(stored); err != nil {
 		return fmt.Errorf("store the position in %s: %w", h.did, err)
 	}
-	err = repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), next.Rev, c, func(tx pgx.Tx) error { return history.MoveAccount(ctx, tx, moved) })
+	err = repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), next.Rev, c,
+		func(tx pgx.Tx) error { return history.MoveAccount(ctx, tx, moved) })
 	if err == nil {
 		*a, *at = moved, next
 	}
@@ -297,7 +299,8 @@ func inHistory(stored collection.Registry, of, name string) bool {
 // end records that the account was read.
 func (h *pastReader) end(ctx context.Context, a history.Account, limited bool) error {
 	if limited {
-		h.log.Info("history_limited", "collection", a.Collection, "records", a.Records, "bytes", a.Bytes, "effect", "older records of the account are not stored: see WEIR_HISTORY_RECORDS and WEIR_HISTORY_BYTES")
+		h.log.Info("history_limited", "collection", a.Collection, "records", a.Records, "bytes", a.Bytes, "effect",
+			"older records of the account are not stored: see WEIR_HISTORY_RECORDS and WEIR_HISTORY_BYTES")
 	}
 	crashpoint.At(ctx, "history: before an account's end")
 	return history.EndAccount(ctx, h.pool, a, limited)

@@ -23,7 +23,8 @@ import (
 // newest records are stored. The rows, the figures and the next run agree.
 func TestHistoryEndsAtTheLimit(t *testing.T) {
 	t.Parallel()
-	for name, limits := range map[string]HistoryLimits{"records": {Records: 150}, "bytes": {Records: 10_000, Bytes: 150*44 - 1}} { // the last record may exceed the limit
+	// the last record may exceed the limit
+	for name, limits := range map[string]HistoryLimits{"records": {Records: 150}, "bytes": {Records: 10_000, Bytes: 150*44 - 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := filling(t, func(c *Config) {
@@ -47,10 +48,12 @@ func TestHistoryEndsAtTheLimit(t *testing.T) {
 			require.Equal(t, 150, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, many))
 			require.Equal(t, 1, r.count(`SELECT count(*) FROM history_accounts WHERE limited AND did = $1 AND records = 150`, many))
 			h = r.fills(note)
-			require.Equal(t, []int64{1, 1, 0, 1, 0}, []int64{h.Accounts, h.Done, h.Unread, h.Limited, h.Records}, "the account has reached its limit in another collection")
+			require.Equal(t, []int64{1, 1, 0, 1, 0}, []int64{h.Accounts, h.Done, h.Unread, h.Limited, h.Records},
+				"the account has reached its limit in another collection")
 			require.Zero(t, r.count(`SELECT count(*) FROM records_other WHERE collection = $1`, note))
 			h = r.fills(persona)
-			require.Equal(t, []int64{2, 2, 0, 1, 190}, []int64{h.Accounts, h.Done, h.Unread, h.Limited, h.Records}, "another run must have the same figures")
+			require.Equal(t, []int64{2, 2, 0, 1, 190}, []int64{h.Accounts, h.Done, h.Unread, h.Limited, h.Records},
+				"another run must have the same figures")
 			require.Equal(t, 150, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, many))
 		})
 	}
@@ -72,7 +75,9 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 	awaited() // the job has its first page
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: listing, Count: 1, Wait: 6 * time.Second}))
 	release()
-	r.becomes(1, `SELECT count(*) FROM history_accounts WHERE state = 'unread' AND tries = 0 AND records = $1 AND problem LIKE '%RateLimitExceeded%'`, repositoryPage)
+	r.becomes(1,
+		`SELECT count(*) FROM history_accounts WHERE state = 'unread' AND tries = 0 AND records = $1 AND problem LIKE '%RateLimitExceeded%'`,
+		repositoryPage)
 	r.becomes(1, `SELECT count(*) FROM histories WHERE completed_at IS NOT NULL AND unread = 1`)
 	r.counted()
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: listing, Count: 2}))
@@ -132,7 +137,9 @@ func TestRefusedCollectionEndsNoOther(t *testing.T) {
 func TestHostileRepository(t *testing.T) {
 	t.Parallel()
 	item := func(did string, rkey int) string {
-		return fmt.Sprintf(`{"uri": "at://%s/%s/k%07d", "cid": "bafyreib2rxk3rybk3aobmv5cjuql3bm2twh4jo5uxgf5kpqcsgz7soitae", "value": {"text": "t"}}`, did, persona, rkey)
+		return fmt.Sprintf(`{"uri": "at://%s/%s/k%07d", "cid": "bafyreib2rxk3rybk3aobmv5cjuql3bm2twh4jo5uxgf5kpqcsgz7soitae",`+
+			` "value": {"text": "t"}}`,
+			did, persona, rkey)
 	}
 	for name, c := range map[string]struct {
 		page func(did string, from int) (items []string, next int)
@@ -144,13 +151,19 @@ func TestHostileRepository(t *testing.T) {
 			}
 			return items, from - 100
 		}, `state = 'done' AND limited AND records = 120`},
-		"one to a page": {func(did string, from int) ([]string, int) { return []string{item(did, from)}, from - 1 }, `state = 'done' AND limited AND records = 120`},
+		"one to a page": {func(did string, from int) ([]string, int) {
+			return []string{item(did, from)}, from - 1
+		}, `state = 'done' AND limited AND records = 120`},
 		"rising": {func(did string, from int) ([]string, int) {
 			return []string{item(did, from), item(did, from+1)}, from - 1
 		}, `state = 'unread' AND problem LIKE '%does not list%' AND records = 0`},
-		"the same":   {func(did string, _ int) ([]string, int) { return []string{item(did, 7)}, 8 }, `state = 'unread' AND problem LIKE '%the cursor of the next page%' AND records = 1`},
-		"nothing":    {func(string, int) ([]string, int) { return nil, 7 }, `state = 'unread' AND problem LIKE '%does not list%'`},
-		"strangers'": {func(_ string, from int) ([]string, int) { return []string{item("did:plc:stranger", from)}, 0 }, `state = 'done' AND records = 0`},
+		"the same": {func(did string, _ int) ([]string, int) {
+			return []string{item(did, 7)}, 8
+		}, `state = 'unread' AND problem LIKE '%the cursor of the next page%' AND records = 1`},
+		"nothing": {func(string, int) ([]string, int) { return nil, 7 }, `state = 'unread' AND problem LIKE '%does not list%'`},
+		"strangers'": {func(_ string, from int) ([]string, int) {
+			return []string{item("did:plc:stranger", from)}, 0
+		}, `state = 'done' AND records = 0`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -159,7 +172,8 @@ func TestHostileRepository(t *testing.T) {
 				did := q.URL.Query().Get("repo")
 				switch {
 				case strings.HasPrefix(q.URL.Path, "/did:"):
-					fmt.Fprintf(w, `{"id": %q, "service": [{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": "http://%s"}]}`, q.URL.Path[1:], q.Host)
+					fmt.Fprintf(w, `{"id": %q, "service": [{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": "http://%s"}]}`,
+						q.URL.Path[1:], q.Host)
 				case strings.HasSuffix(q.URL.Path, "getLatestCommit"):
 					fmt.Fprintf(w, `{"cid": "bafyreib2rxk3rybk3aobmv5cjuql3bm2twh4jo5uxgf5kpqcsgz7soitae", "rev": %q}`, revNow())
 				default:
@@ -178,7 +192,10 @@ func TestHostileRepository(t *testing.T) {
 			t.Cleanup(hostile.Close)
 			r = filling(t, func(c *Config) {
 				c.History.Records = 120
-				api, err := bluesky.New(bluesky.Config{AppView: c.Bluesky.Relays()[0], Directory: hostile.URL, Relays: c.Bluesky.Relays(), Logger: c.Logger, Retries: []time.Duration{time.Millisecond}})
+				api, err := bluesky.New(bluesky.Config{
+					AppView: c.Bluesky.Relays()[0], Directory: hostile.URL, Relays: c.Bluesky.Relays(), Logger: c.Logger,
+					Retries: []time.Duration{time.Millisecond},
+				})
 				require.NoError(t, err)
 				c.Bluesky = api
 			})
@@ -213,8 +230,11 @@ func TestHistoryOfAccountsThatCannotBeRead(t *testing.T) {
 	r.execute(`INSERT INTO accounts (did, status) VALUES ($1, 'takendown'), ($2, 'deleted')`, accounts[1].DID, accounts[2].DID)
 	h := r.fills(persona)
 	require.Equal(t, []int64{3, 1, 2}, []int64{h.Accounts, h.Done, h.Unread}, "the deleted account must leave the history")
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM history_accounts WHERE did = $1 AND tries = 1 AND problem LIKE '%RepoDeactivated%' AND retry_at > now() + interval '50 minutes'`, accounts[0].DID))
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM history_accounts WHERE did = $1 AND tries = 0 AND problem = 'the account is takendown'`, accounts[1].DID))
+	require.Equal(t, 1, r.count(`
+		SELECT count(*) FROM history_accounts WHERE did = $1 AND tries = 1 AND problem LIKE '%RepoDeactivated%'
+		    AND retry_at > now() + interval '50 minutes'`, accounts[0].DID))
+	require.Equal(t, 1,
+		r.count(`SELECT count(*) FROM history_accounts WHERE did = $1 AND tries = 0 AND problem = 'the account is takendown'`, accounts[1].DID))
 	pass := func() {
 		t.Helper()
 		r.execute(`UPDATE history_accounts SET retry_at = now() WHERE retry_at IS NOT NULL`)
@@ -222,7 +242,8 @@ func TestHistoryOfAccountsThatCannotBeRead(t *testing.T) {
 	}
 	r.execute(`UPDATE history_accounts SET tries = 9 WHERE did = $1`, accounts[0].DID)
 	pass()
-	r.becomes(1, `SELECT count(*) FROM history_accounts WHERE did = $1 AND state = 'unread' AND tries = 10 AND retry_at IS NULL`, accounts[0].DID)
+	r.becomes(1, `SELECT count(*) FROM history_accounts WHERE did = $1 AND state = 'unread' AND tries = 10 AND retry_at IS NULL`,
+		accounts[0].DID)
 	r.execute(`UPDATE accounts SET status = 'active' WHERE did = $1`, accounts[1].DID)
 	pass()
 	r.becomes(2, `SELECT count(*) FROM records`)

@@ -121,7 +121,8 @@ func (b Bundle) periodicJobs(start bool) []*river.PeriodicJob {
 	}
 	list := make([]*river.PeriodicJob, len(b.bundle.periodic))
 	for i, p := range b.bundle.periodic {
-		list[i] = river.NewPeriodicJob(river.PeriodicInterval(p.interval), func() (river.JobArgs, *river.InsertOpts) { return p.job, nil }, &river.PeriodicJobOpts{RunOnStart: start && p.start})
+		list[i] = river.NewPeriodicJob(river.PeriodicInterval(p.interval), func() (river.JobArgs, *river.InsertOpts) { return p.job, nil },
+			&river.PeriodicJobOpts{RunOnStart: start && p.start})
 	}
 	return list
 }

@@ -49,7 +49,8 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 			if message, due := pendingMessage(&alerts[i]); due && w.notify {
 				alerts[i].LastNotified = notifiedState(message)
 				messages = append(messages, river.InsertManyParams{Args: message})
-				JobLog(ctx, w.log).Warn("alert", "name", message.Name, "component", message.Component, "message", message.Message, "resolved", message.Resolved)
+				JobLog(ctx, w.log).Warn("alert", "name", message.Name, "component", message.Component, "message", message.Message, "resolved",
+					message.Resolved)
 			}
 		}
 		RowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "messages", len(messages))

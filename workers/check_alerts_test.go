@@ -114,7 +114,10 @@ func (h *hook) got() []string {
 // webhook whose path is a secret.
 func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *Client {
 	t.Helper()
-	cfg := Config{Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertInterval: 50 * time.Millisecond}
+	cfg := Config{
+		Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler),
+		AlertInterval: 50 * time.Millisecond,
+	}
 	if url != "" {
 		var err error
 		cfg.Webhook, err = NewWebhook(url+"/sesame", "")
@@ -161,7 +164,9 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	require.Contains(t, h.got()[0], `"name":"WeirDeadLetters","severity":"warning","message":"11 dead letters within 10m0s"`)
 	r.moreChecks(5)
 	require.Len(t, h.got(), 1)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND resolved_at IS NULL AND last_notified = 'fired'`))
+	require.Equal(t, 1, r.count(`
+		SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND resolved_at IS NULL
+		    AND last_notified = 'fired'`))
 
 	r.execute(`DELETE FROM dead_letters`)
 	r.moreChecks(3) // no check that still saw the dead letters is running

@@ -212,6 +212,7 @@ func (c *Client) watchLease(ends *time.Time) {
 			c.lease = *ends
 		}
 	case time.Since(c.since) > deadAfter && c.clock.dead.Swap(ends) == nil:
-		c.cfg.Logger.Warn("leader_lease_overridden", "ends", *ends, "hint", "the database's clock was set back, and River's leader died before it renewed its lease")
+		c.cfg.Logger.Warn("leader_lease_overridden", "ends", *ends, "hint",
+			"the database's clock was set back, and River's leader died before it renewed its lease")
 	}
 }

@@ -56,7 +56,8 @@ CREATE SCHEMA stepped;
 CREATE TABLE stepped.clock (by interval NOT NULL);
 INSERT INTO stepped.clock VALUES ('0');
 CREATE FUNCTION stepped.now() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT pg_catalog.now() + by FROM stepped.clock';
-CREATE FUNCTION stepped.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT pg_catalog.clock_timestamp() + by FROM stepped.clock';
+CREATE FUNCTION stepped.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+    AS 'SELECT pg_catalog.clock_timestamp() + by FROM stepped.clock';
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, stepped, pg_catalog', current_database()); END $$`)
 	pool.Reset()
 	return func(by time.Duration) {
@@ -94,10 +95,13 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	pool := schematest.New(t)
 	set := steps(t, pool)
 	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example')`)
-	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
-		Retries: []time.Duration{time.Millisecond}})
+	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1",
+		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
-	client, err := New(withPosts(Config{Pool: pool, ID: t.Name(), Bluesky: api, Projections: registered(t, pool), AlertInterval: alertInterval, Logger: slog.New(slog.DiscardHandler)}))
+	client, err := New(withPosts(Config{
+		Pool: pool, ID: t.Name(), Bluesky: api, Projections: registered(t, pool), AlertInterval: alertInterval,
+		Logger: slog.New(slog.DiscardHandler),
+	}))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, client.Start(ctx))
@@ -122,13 +126,17 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	}
 	eventually(`SELECT count(*) FROM river_job WHERE kind = 'check_alerts' AND state = 'completed'`)
 	for _, by := range []time.Duration{72 * time.Hour, -time.Hour} {
-		execute(t, pool, `INSERT INTO river_job (kind, args, max_attempts, queue, scheduled_at) VALUES ('read_posts', '{"records": []}', 45, 'elsewhere', now())`)
+		execute(t, pool,
+			`INSERT INTO river_job (kind, args, max_attempts, queue, scheduled_at) VALUES ('read_posts', '{"records": []}', 45, 'elsewhere', now())`)
 		set(by)
 		checked()
 		execute(t, pool, `
 INSERT INTO river_job (kind, args, max_attempts, queue, created_at, scheduled_at, attempt, errors)
-VALUES ('sync_follows', '{"watch": 1}', 45, 'network', now(), now(), 2, array_fill('{"at": "2026-01-01T00:00:00Z", "attempt": 1, "error": "x", "trace": ""}'::jsonb, ARRAY[2]))`)
-		eventually(`SELECT count(*) FROM river_job WHERE cardinality(errors) = 3 AND state = 'retryable' AND scheduled_at BETWEEN now() + interval '20 seconds' AND now() + interval '90 seconds'`)
+VALUES ('sync_follows', '{"watch": 1}', 45, 'network', now(), now(), 2,
+    array_fill('{"at": "2026-01-01T00:00:00Z", "attempt": 1, "error": "x", "trace": ""}'::jsonb, ARRAY[2]))`)
+		eventually(`
+			SELECT count(*) FROM river_job WHERE cardinality(errors) = 3 AND state = 'retryable'
+			    AND scheduled_at BETWEEN now() + interval '20 seconds' AND now() + interval '90 seconds'`)
 		execute(t, pool, `DELETE FROM river_job WHERE state = 'retryable'; UPDATE river_job SET queue = 'process' WHERE queue = 'elsewhere'`)
 		eventually(`SELECT 1 - least(count(*), 1) FROM river_job WHERE kind = 'read_posts' AND state <> 'completed'`)
 	}
@@ -142,12 +150,15 @@ func TestDeadLeadersLeaseInTheFutureIsOverridden(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
 	pool := schematest.New(t)
-	execute(t, pool, `INSERT INTO river_leader (elected_at, expires_at, leader_id) VALUES (now() + interval '1 day', now() + interval '1 day', 'dead')`)
+	execute(t, pool,
+		`INSERT INTO river_leader (elected_at, expires_at, leader_id) VALUES (now() + interval '1 day', now() + interval '1 day', 'dead')`)
 	working(t, pool)
 	eventually.True(t, func() bool {
 		var led bool
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM river_leader WHERE leader_id <> 'dead' AND expires_at < now() + interval '1 minute')
-			AND NOT EXISTS (SELECT FROM river_job WHERE created_at > now() OR scheduled_at > now() + interval '1 hour' OR state = 'running' AND attempted_at > now())
+		require.NoError(t, pool.QueryRow(t.Context(),
+			`SELECT EXISTS (SELECT FROM river_leader WHERE leader_id <> 'dead' AND expires_at < now() + interval '1 minute')
+			AND NOT EXISTS (SELECT FROM river_job WHERE created_at > now() OR scheduled_at > now() + interval '1 hour' OR state = 'running'
+			    AND attempted_at > now())
 			AND EXISTS (SELECT FROM river_job WHERE kind = 'check_alerts' AND state = 'completed')`).Scan(&led))
 		return led
 	}, 20*time.Millisecond)

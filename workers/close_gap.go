@@ -62,7 +62,8 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 			return err
 		case open:
 			// A minute before the gap began: clocks differ.
-			if _, err := EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), started.DIDs, started.From.Add(-time.Minute), jobs.PriorityGap, time.Time{}); err != nil {
+			if _, err := EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), started.DIDs, started.From.Add(-time.Minute),
+				jobs.PriorityGap, time.Time{}); err != nil {
 				return err
 			}
 			JobLog(ctx, w.log).Info("gap_backfills_enqueued", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)

@@ -22,11 +22,13 @@ func TestGapOfTheWholeNetworkIsNoDeadLetter(t *testing.T) {
 		t.Helper()
 		eventually.True(t, func() bool {
 			var n int
-			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed' AND errors IS NULL`).Scan(&n))
+			require.NoError(t, pool.QueryRow(t.Context(), `
+				SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed' AND errors IS NULL`).Scan(&n))
 			return n == jobs
 		}, 20*time.Millisecond)
 	}
-	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
+	execute(t, pool,
+		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
 	done(1)
 	r, err := health.Read(t.Context(), pool, time.Now(), health.Limits{})
 	require.NoError(t, err)
@@ -43,7 +45,8 @@ func TestGapOfTheWholeNetworkIsNoDeadLetter(t *testing.T) {
 	require.Contains(t, says, "1 cannot be closed: the whole network is followed")
 
 	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches ON CONFLICT DO NOTHING`) // the watch's own sync may have done it
+	// the watch's own sync may have done it
+	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches ON CONFLICT DO NOTHING`)
 	execute(t, pool, `SELECT enqueue_job('close_gap', 'network', '{"gap": 1}')`)
 	done(2)
 	r, err = health.Read(t.Context(), pool, time.Now(), health.Limits{})

@@ -36,7 +36,8 @@ func stored() collection.Registry {
 // storing returns a rig with a small network that stores these collections.
 func storing(t *testing.T) *rig {
 	t.Helper()
-	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 10, History: 100, HistorySpan: 3 * time.Hour}, func(c *Config) { c.Collections = stored() })
+	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 10, History: 100, HistorySpan: 3 * time.Hour},
+		func(c *Config) { c.Collections = stored() })
 }
 
 // puts writes a record of an account, and returns its rkey.
@@ -51,7 +52,8 @@ func (r *rig) puts(did, collection, rkey, text string) string {
 // collection, rkey and text.
 func (r *rig) records(did string) []string {
 	r.t.Helper()
-	rows, err := r.pool.Query(r.t.Context(), `SELECT collection || ' ' || rkey || ' ' || (record ->> 'text') FROM records_other WHERE did = $1 ORDER BY 1`, did)
+	rows, err := r.pool.Query(r.t.Context(),
+		`SELECT collection || ' ' || rkey || ' ' || (record ->> 'text') FROM records_other WHERE did = $1 ORDER BY 1`, did)
 	require.NoError(r.t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(r.t, err)
@@ -84,13 +86,15 @@ func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	}
 	require.Equal(t, want, r.records(did))
 	require.GreaterOrEqual(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did), posts/2, "the backfill must still store posts")
-	require.Zero(t, r.count(`SELECT count(*) FROM records_other WHERE rev = $1`, schema.ListedRev), "records from a repository must have its revision")
+	require.Zero(t, r.count(`SELECT count(*) FROM records_other WHERE rev = $1`, schema.ListedRev),
+		"records from a repository must have its revision")
 
 	_, err := schema.RequestBackfill(t.Context(), r.pool, did, 100*time.Hour)
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, persona, old)
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`)
-	require.Zero(t, r.count(`SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, document, old), "a record older than its collection's retention must not be stored")
+	require.Zero(t, r.count(`SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, document, old),
+		"a record older than its collection's retention must not be stored")
 }
 
 // TestGapIsRepairedInEveryCollection repairs records that were written, edited
@@ -111,16 +115,20 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 		r.puts(did, name, "self", "edited in the gap")
 		require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+name+"/gone"))
 	}
-	require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+note+"/"+lost)) // the last record of its collection: the repository no longer names the collection
+	// the last record of its collection: the repository no longer names the collection
+	require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+note+"/"+lost))
 	newest := r.puts(did, document, "", "written in the gap")
-	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, 'later', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, did)
+	r.execute(`
+		INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ($1, $2, 'later', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, did)
 	r.execute(addGap)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND checked = 1`)
 	require.Equal(t, []string{
 		persona + " later by the stream", persona + " self edited in the gap",
 		document + " " + newest + " written in the gap", document + " self edited in the gap",
 	}, r.records(did))
-	require.Equal(t, 3, r.count(`SELECT count(*) FROM tombstones WHERE did = $1 AND rkey IN ('gone', $2) AND collection <> $3`, did, lost, schema.PostCollection))
+	require.Equal(t, 3,
+		r.count(`SELECT count(*) FROM tombstones WHERE did = $1 AND rkey IN ('gone', $2) AND collection <> $3`, did, lost, schema.PostCollection))
 }
 
 // TestInterruptedComparisonContinues shows that a comparison continues at its
@@ -144,7 +152,9 @@ func TestInterruptedComparisonContinues(t *testing.T) {
 	r.puts(did, note, "0-first", "below all TIDs")
 	r.puts(did, persona, "self", "p")
 	awaited, release := r.holding(func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', now(), '{}')`, document, did, middle)
+		_, err := tx.Exec(t.Context(),
+			`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', now(), '{}')`, document, did,
+			middle)
 		return err
 	})
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -187,7 +197,10 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 	want := r.records(did)
 	require.Len(t, want, 6)
 	audit := func(repair bool) schema.Audit {
-		a := Auditor{Pool: r.pool, API: r.api, Client: r.client.Client, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day, Repair: repair, Collections: stored()}
+		a := Auditor{
+			Pool: r.pool, API: r.api, Client: r.client.Client, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day,
+			Repair: repair, Collections: stored(),
+		}
 		sum, _, err := a.Audit(t.Context())
 		require.NoError(t, err)
 		return sum
@@ -196,12 +209,17 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 	require.Zero(t, sum.Missing+sum.Extra+sum.Stale+sum.Failures)
 	r.execute(`DELETE FROM records_other WHERE rkey IN ($1, 'other')`, dated)
 	r.execute(`UPDATE records_other SET cid = 'another', record = '{"text": "another"}' WHERE rkey = 'self'`)
-	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('pub.layers.forged', $1, 'x', '222', 'c', now(), '{}')`, did)
+	r.execute(`
+		INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ('pub.layers.forged', $1, 'x', '222', 'c', now(), '{}')`, did)
 	for _, repair := range []bool{false, true} {
 		sum = audit(repair)
-		require.Equal(t, []int{3, 1, 2}, []int{sum.Missing, sum.Extra, sum.Stale}, "the document named other may have expired and must not count as missing")
+		require.Equal(t, []int{3, 1, 2}, []int{sum.Missing, sum.Extra, sum.Stale},
+			"the document named other may have expired and must not count as missing")
 	}
-	require.Equal(t, 3, r.count(`SELECT count(*) FROM audit_faults AS f JOIN audits AS a ON a.id = f.audit_id WHERE a.repaired AND f.collection LIKE 'pub.layers.%' AND f.fault <> 'extra'`))
+	require.Equal(t, 3, r.count(`
+		SELECT count(*) FROM audit_faults AS f JOIN audits AS a ON a.id = f.audit_id
+		WHERE a.repaired AND f.collection LIKE 'pub.layers.%' AND f.fault <> 'extra'`))
 	sum = audit(false)
 	require.Zero(t, sum.Missing+sum.Extra+sum.Stale)
 	require.Len(t, r.records(did), 5)
@@ -219,7 +237,9 @@ func TestHostileRepositoriesAreBounded(t *testing.T) {
 		r.puts(did, fmt.Sprintf("pub.layers.n%03d", i), "self", "x")
 	}
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
-	r.becomes(1, `SELECT count(*) FROM accounts WHERE did = $1 AND feed_problem = 'more than 100 collections under a prefix: the first ones were compared'`, did)
+	r.becomes(1, `
+		SELECT count(*) FROM accounts WHERE did = $1
+		    AND feed_problem = 'more than 100 collections under a prefix: the first ones were compared'`, did)
 	require.Equal(t, mostCollections, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, did))
 }
 
@@ -256,11 +276,15 @@ func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 	w, err := NewExpire(NewBundle(Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Collections: registry}), Retention{})
 	require.NoError(t, err)
 	now := time.Now()
-	claims := map[string]time.Time{syntax.NewTID(now.AddDate(3, 0, 0).UnixMicro(), 0).String(): now.AddDate(3, 0, 0), "22222222222zz": time.Unix(0, 0), "self": now}
+	claims := map[string]time.Time{
+		syntax.NewTID(now.AddDate(3, 0, 0).UnixMicro(), 0).String(): now.AddDate(3, 0, 0), "22222222222zz": time.Unix(0, 0), "self": now,
+	}
 	names := []string{schema.PostCollection, document, note, persona, "com.example.removed"}
 	for _, name := range names {
 		for rkey, claimed := range claims {
-			_, err := pool.Exec(t.Context(), `INSERT INTO records (collection, did, rkey, rev, cid, created_at, indexed_at, record) VALUES ($1, 'did:plc:a', $2, '1', 'c', $3, $4, '{}')`, name, rkey, claimed, now)
+			_, err := pool.Exec(t.Context(), `
+				INSERT INTO records (collection, did, rkey, rev, cid, created_at, indexed_at, record)
+				VALUES ($1, 'did:plc:a', $2, '1', 'c', $3, $4, '{}')`, name, rkey, claimed, now)
 			require.NoError(t, err)
 		}
 	}
@@ -281,7 +305,8 @@ func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 	require.Equal(t, names[1:], left(2*day-time.Second))
 	require.Equal(t, names[2:], left(2*day+time.Second))
 	require.Equal(t, []string{note, "com.example.removed"}, left(3*day+time.Second))
-	require.Equal(t, []string{note, "com.example.removed"}, left(1000*day), "one collection is kept for ever, the other no longer has an entry")
+	require.Equal(t, []string{note, "com.example.removed"}, left(1000*day),
+		"one collection is kept for ever, the other no longer has an entry")
 }
 
 // TestPositionMovesFromCollectionToCollection shows that posts come first, and

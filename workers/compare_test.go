@@ -22,7 +22,8 @@ func TestComparisonRestoresEditsAndDeletions(t *testing.T) {
 	hour := time.Now().Add(-time.Hour).UnixMicro()
 	rkey := func(i int64) string { return syntax.NewTID(hour+i*1000, 0).String() }
 	const missing, deleted, edited, later = 4, 3, 2, 1
-	const before, after = "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu"
+	const before = "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a"
+	const after = "bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu"
 	r := rigOfPDS(t, func(w http.ResponseWriter, _ *http.Request) {
 		var records []string
 		for _, i := range []int64{missing, edited} {
@@ -37,10 +38,13 @@ func TestComparisonRestoresEditsAndDeletions(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	queue, err := Queue(r.pool, log)
 	require.NoError(t, err)
-	sum, _, err := (&Auditor{Pool: r.pool, API: r.api, Client: queue, Projections: registered(t, r.pool), Log: log, Window: 24 * time.Hour, Repair: true}).Audit(t.Context())
+	sum, _, err := (&Auditor{
+		Pool: r.pool, API: r.api, Client: queue, Projections: registered(t, r.pool), Log: log, Window: 24 * time.Hour, Repair: true,
+	}).Audit(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 1}, []int{sum.Missing, sum.Stale})
-	require.Equal(t, []string{rkey(later) + " " + before, rkey(edited) + " " + after, rkey(missing) + " " + after}, strs(t, r.pool, `SELECT rkey || ' ' || cid FROM posts ORDER BY rkey`))
+	require.Equal(t, []string{rkey(later) + " " + before, rkey(edited) + " " + after, rkey(missing) + " " + after},
+		strs(t, r.pool, `SELECT rkey || ' ' || cid FROM posts ORDER BY rkey`))
 	require.Equal(t, []string{rkey(deleted)}, strs(t, r.pool, `SELECT rkey FROM tombstones`))
 }
 
@@ -58,7 +62,9 @@ func (l listed) Records(context.Context, string, string, string, int) ([]bluesky
 // the listing then has a next page.
 func TestPagesEndAtTheLimits(t *testing.T) {
 	t.Parallel()
-	all := listed{page: []bluesky.FeedPost{{Rkey: "c", Record: []byte("1234")}, {Rkey: "b", Record: []byte("1234")}, {Rkey: "a", Record: []byte("1234")}}}
+	all := listed{
+		page: []bluesky.FeedPost{{Rkey: "c", Record: []byte("1234")}, {Rkey: "b", Record: []byte("1234")}, {Rkey: "a", Record: []byte("1234")}},
+	}
 	for _, c := range []struct {
 		records, bytes int64
 		want           int

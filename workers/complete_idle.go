@@ -15,7 +15,9 @@ import (
 // unfinished job, it locks that job's row and adds none; idle then sees the new work, because
 // idle runs after the row was locked here. A later insert waits for the end of this transaction
 // and adds a job.
-func CompleteIdle[T river.JobArgs](ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, pgx.Tx) (bool, error)) (done bool, err error) {
+func CompleteIdle[T river.JobArgs](
+	ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, pgx.Tx) (bool, error),
+) (done bool, err error) {
 	if _, err := river.ClientFromContextSafely[pgx.Tx](ctx); err != nil { // not run by a client
 		err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { // there is no row to lock
 			done, err = idle(ctx, tx)

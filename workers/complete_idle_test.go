@@ -24,7 +24,8 @@ func (drain) Kind() string { return "drain" }
 
 func (drain) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{UniqueOpts: river.UniqueOpts{ByState: []rivertype.JobState{
-		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled}}}
+		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning,
+		rivertype.JobStateScheduled}}}
 }
 
 // TestWorkAddedAtTheEndIsDone adds work before the job locks its row, and while it holds the lock.

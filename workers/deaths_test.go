@@ -25,11 +25,14 @@ func TestJobOfADeadProcessIsProcessed(t *testing.T) {
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
 SELECT kind, args, queue, 25, 5, 'running', now() - interval '1 hour', ARRAY['dead']
-FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'network'), ('read_posts', '{"records": []}', 'process')) AS j (kind, args, queue)`)
+FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'network'), ('read_posts', '{"records": []}',
+    'process')) AS j (kind, args, queue)`)
 	working(t, pool)
 	eventually.True(t, func() bool {
 		var n int
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE state = 'completed' AND 'dead' = ANY (attempted_by) AND attempt = 6 AND cardinality(errors) = 1`).Scan(&n))
+		require.NoError(t, pool.QueryRow(t.Context(), `
+			SELECT count(*) FROM river_job WHERE state = 'completed' AND 'dead' = ANY (attempted_by)
+		    AND attempt = 6 AND cardinality(errors) = 1`).Scan(&n))
 		return n == 3
 	}, 20*time.Millisecond, "the rescued jobs are done")
 	var letters int
@@ -67,7 +70,8 @@ func TestDeathsAreNoFailures(t *testing.T) {
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, metadata, errors)
-SELECT kind, args, 'network', 25, failures + deaths, state::river_job_state, now() - interval '1 hour', jsonb_build_object('river:rescue_count', deaths),
+SELECT kind, args, 'network', 25, failures + deaths, state::river_job_state, now() - interval '1 hour',
+    jsonb_build_object('river:rescue_count', deaths),
        array_fill('{"at": "2026-01-01T00:00:00Z", "attempt": 1, "error": "x", "trace": ""}'::jsonb, ARRAY[failures + deaths])
 FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
              ('sync_follows', '{"watch": 2}',        'available', 4, 3),
@@ -83,7 +87,8 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 		}, 20*time.Millisecond, what)
 	}
 	ended("the fourth failure of five", `args ->> 'watch' = '1' AND attempt = 7 AND state = 'retryable' 
-		AND scheduled_at BETWEEN attempted_at + interval '230 s' AND clock_timestamp() + interval '282 s'`) // 256 s and a tenth either way, after an attempt of any length
+		// 256 s and a tenth either way, after an attempt of any length
+		AND scheduled_at BETWEEN attempted_at + interval '230 s' AND clock_timestamp() + interval '282 s'`)
 	ended("the fifth failure of five", `args ->> 'watch' = '2' AND attempt = 8 AND state = 'discarded'`)
 	ended("the twentieth death", `kind = 'close_gap' AND state = 'cancelled' AND attempt = 20`)
 	var cause string
@@ -120,7 +125,8 @@ func TestJobWithFewAttemptsHasThem(t *testing.T) {
 	working(t, pool)
 	eventually.True(t, func() bool {
 		var state string
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state FROM river_job WHERE args ->> 'watch' = '1' ORDER BY id LIMIT 1`).Scan(&state))
+		require.NoError(t,
+			pool.QueryRow(t.Context(), `SELECT state FROM river_job WHERE args ->> 'watch' = '1' ORDER BY id LIMIT 1`).Scan(&state))
 		require.NotEqual(t, "discarded", state)
 		return state == "retryable"
 	}, 20*time.Millisecond, "the first failure of three")
@@ -133,7 +139,8 @@ func TestRiverRebuildsIndexesThatExist(t *testing.T) {
 	schematest.Long(t)
 	pool := schematest.New(t)
 	var there []string
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT array_agg(indexrelid::regclass::text) FROM pg_index WHERE indrelid = 'river_job'::regclass`).Scan(&there))
+	require.NoError(t, pool.QueryRow(t.Context(), `
+		SELECT array_agg(indexrelid::regclass::text) FROM pg_index WHERE indrelid = 'river_job'::regclass`).Scan(&there))
 	require.ElementsMatch(t, there, riverIndexes())
 }
 
@@ -143,13 +150,13 @@ func TestRiverRebuildsIndexesThatExist(t *testing.T) {
 func TestStopDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
-		Retries: []time.Duration{time.Hour}})
+	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1",
+		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Hour}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	stopping := make(chan struct{})
-	client, err := New(withPosts(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler), Stopping: stopping,
-		JobTimeout: time.Hour, RescueAfter: 2 * time.Hour}))
+	client, err := New(withPosts(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api,
+		Logger: slog.New(slog.DiscardHandler), Stopping: stopping, JobTimeout: time.Hour, RescueAfter: 2 * time.Hour}))
 	require.NoError(t, err)
 	require.NoError(t, client.Start(ctx))
 	synced(t, pool)
@@ -167,6 +174,7 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 	}, 20*time.Millisecond, "the stop waits for the call")
 	cancel()
 	<-client.Stopped()
-	require.Equal(t, 1, count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND state = 'available' AND attempt = 0 AND errors IS NULL`))
+	require.Equal(t, 1,
+		count(`SELECT count(*) FROM river_job WHERE args ->> 'watch' = '1' AND state = 'available' AND attempt = 0 AND errors IS NULL`))
 	require.Zero(t, count(`SELECT count(*) FROM watches WHERE problem <> ''`))
 }

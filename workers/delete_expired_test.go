@@ -19,7 +19,9 @@ func TestRecordsOfTheCoreExpireAtTheirTime(t *testing.T) {
 	pool := schematest.New(t)
 	a := newAuthor(t, pool)
 	for rkey, in := range map[string]time.Duration{"soon": time.Minute, "later": time.Hour} {
-		a.apply(schema.Batch{Writes: []schema.Write{{Key: schema.Key{Collection: "nostr.1", DID: "did:nostr:a", Rkey: rkey}, Rev: "1", CreatedAt: time.Now(), Record: []byte(`{}`), Expires: time.Now().Add(in)}}})
+		a.apply(schema.Batch{Writes: []schema.Write{{Key: schema.Key{
+			Collection: "nostr.1", DID: "did:nostr:a", Rkey: rkey,
+		}, Rev: "1", CreatedAt: time.Now(), Record: []byte(`{}`), Expires: time.Now().Add(in)}}})
 	}
 	execute(t, pool, `UPDATE expirations SET expires_at = expires_at - interval '2 minutes'`)
 	b := NewBundle(Config{Pool: pool, Projections: schema.NewProjections(posted()), Logger: slog.New(slog.DiscardHandler)})

@@ -27,7 +27,9 @@ const insertChunk = 1000
 // an account has an unfinished job, that job gets the better priority, the earlier
 // start and the wider window in the same transaction. It returns the number of new
 // jobs.
-func EnqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (int, error) {
+func EnqueueBackfills(
+	ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time,
+) (int, error) {
 	dids = slices.Compact(slices.Sorted(slices.Values(dids))) // concurrent inserts must lock the keys in one order
 	added := 0
 	for chunk := range slices.Chunk(dids, insertChunk) {
@@ -45,7 +47,9 @@ func EnqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []st
 
 // insertBackfills inserts or promotes jobs. It returns the accounts whose job
 // ended in between: they must be inserted again.
-func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (again []string, added int, err error) {
+func insertBackfills(
+	ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time,
+) (again []string, added int, err error) {
 	params := make([]river.InsertManyParams, len(dids))
 	for i, did := range dids {
 		params[i] = river.InsertManyParams{

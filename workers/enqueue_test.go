@@ -22,10 +22,12 @@ const alice = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"
 // working starts the workers, with the backfill queue paused.
 func working(t *testing.T, pool *pgxpool.Pool) *Client {
 	t.Helper()
-	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
-		Retries: []time.Duration{time.Millisecond}})
+	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1",
+		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
-	client, err := New(withPosts(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}))
+	client, err := New(withPosts(Config{
+		Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler),
+	}))
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
 	require.NoError(t, err)
@@ -42,7 +44,8 @@ func working(t *testing.T, pool *pgxpool.Pool) *Client {
 // synced waits for the end of the sync at startup, which would read a test's watches again.
 func synced(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	becomes(t, pool, []string{"1"}, `SELECT count(*)::text FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '0' AND state = 'completed'`)
+	becomes(t, pool, []string{"1"},
+		`SELECT count(*)::text FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '0' AND state = 'completed'`)
 }
 
 type backfillJob struct {
@@ -54,7 +57,9 @@ type backfillJob struct {
 // backfillsOf returns an account's backfill jobs.
 func backfillsOf(t *testing.T, pool *pgxpool.Pool, did string) []backfillJob {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `SELECT priority, (args ->> 'since')::timestamptz, state::text FROM river_job WHERE kind = 'backfill_account' AND args ->> 'did' = $1 ORDER BY id`, did)
+	rows, err := pool.Query(t.Context(), `
+		SELECT priority, (args ->> 'since')::timestamptz, state::text FROM river_job WHERE kind = 'backfill_account' AND args ->> 'did' = $1
+		ORDER BY id`, did)
 	require.NoError(t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[backfillJob])
 	require.NoError(t, err)
@@ -134,7 +139,8 @@ func TestMalformedRequestIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, sql := range []string{
-		`SELECT enqueue_backfill('nonsense')`, `SELECT enqueue_backfill(NULL)`, `SELECT enqueue_backfill('')`, `SELECT enqueue_backfill('a b.example')`,
+		`SELECT enqueue_backfill('nonsense')`, `SELECT enqueue_backfill(NULL)`, `SELECT enqueue_backfill('')`,
+		`SELECT enqueue_backfill('a b.example')`,
 		`SELECT enqueue_backfill('did:plc:')`, `SELECT enqueue_backfill(repeat('a', 5000) || '.example')`,
 		`SELECT enqueue_backfill('alice.example', interval '-1 hour')`, `SELECT enqueue_backfill('alice.example', NULL)`,
 		`SELECT enqueue_backfill('alice.example', interval '1 hour', 5)`, `SELECT enqueue_backfill_all(interval '0')`,
@@ -232,7 +238,8 @@ BEGIN
     IF nextval('turns') = (SELECT min(turn) FROM slow) THEN PERFORM pg_sleep(0.3); END IF;
     RETURN NULL;
 END $$;
-CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON api_schedule DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`) // delays the commit
+// delays the commit
+CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON api_schedule DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
 	require.NoError(t, err)
 	take := func() (turns int64) {
 		t.Helper()

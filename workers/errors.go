@@ -114,7 +114,8 @@ func (w classifiedWorker[T]) Work(ctx context.Context, job *river.Job[T]) error 
 	result := riverError(err)
 	if _, snoozed := errors.AsType[*river.JobSnoozeError](err); err != nil && !snoozed {
 		RowLog(ctx).Warn("attempt_failed", "attempt", job.Attempt, "outcome", outcomeOf(result), "error", err)
-		if outcome := outcomeOf(result); outcome == "cancelled" || outcome == "failed" && job.Attempt >= job.MaxAttempts && !errors.Is(err, context.Canceled) {
+		if outcome := outcomeOf(result); outcome == "cancelled" || outcome == "failed" && job.Attempt >= job.MaxAttempts && !errors.Is(err,
+			context.Canceled) {
 			w.log.Error("job_given_up", "kind", job.Kind, "job", job.ID, "attempt", job.Attempt, "outcome", outcome, "error", err)
 		}
 	}

@@ -98,7 +98,8 @@ func TestJobsAreCancelledAndSnoozedInOnePlace(t *testing.T) {
 		}
 		ends := func(e ast.Expr) {
 			if s, ok := e.(*ast.SelectorExpr); ok {
-				if pkg, ok := s.X.(*ast.Ident); ok && river[pkg.Name] && (strings.HasPrefix(s.Sel.Name, "JobCancel") || strings.HasPrefix(s.Sel.Name, "JobSnooze")) {
+				if pkg, ok := s.X.(*ast.Ident); ok && river[pkg.Name] && (strings.HasPrefix(s.Sel.Name, "JobCancel") || strings.HasPrefix(s.Sel.Name,
+					"JobSnooze")) {
 					made[name] = append(made[name], s.Sel.Name)
 				}
 			}
@@ -146,7 +147,8 @@ func TestDeadLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 			require.NoError(t, err)
 			defer tx.Rollback(t.Context()) // read only
 			var log bytes.Buffer
-			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{}, classifiedWorker[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil)), nil})
+			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{},
+				classifiedWorker[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil)), nil})
 			_, err = worker.Work(t.Context(), t, tx, jobs.CloseGap{}, &river.InsertOpts{MaxAttempts: 1})
 			require.Equal(t, c.class == retryable, err != nil, "River treats a cancellation or a snooze as no error: %v", err)
 			rows, err := tx.Query(t.Context(), `SELECT class FROM dead_letters`)
@@ -154,7 +156,8 @@ func TestDeadLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 			classes, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)
 			require.ElementsMatch(t, c.letter, classes, "%v", c.err)
-			require.Equal(t, len(c.letter) > 0, strings.Contains(log.String(), "msg=job_given_up kind=close_gap"), "the process logs a job that is given up: %s", log.String())
+			require.Equal(t, len(c.letter) > 0, strings.Contains(log.String(), "msg=job_given_up kind=close_gap"),
+				"the process logs a job that is given up: %s", log.String())
 		})
 	}
 }

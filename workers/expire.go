@@ -44,7 +44,10 @@ func (r Retention) WithDefaults() (Retention, error) {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&r.Window, day}, {&r.Projected, 0}, {&r.Tombstones, max(7*day, longer)}, {&r.Gaps, max(30*day, longer)}, {&r.DeadLetters, 90 * day}, {&r.Grace, day}} {
+	}{
+		{&r.Window, day}, {&r.Projected, 0}, {&r.Tombstones, max(7*day, longer)}, {&r.Gaps, max(30*day, longer)}, {&r.DeadLetters, 90 * day},
+		{&r.Grace, day},
+	} {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
@@ -58,7 +61,8 @@ func (r Retention) WithDefaults() (Retention, error) {
 	case r.Projected < MinRetention:
 		return r, fmt.Errorf("invalid retention of what features keep %s: expected at least %s", r.Projected, MinRetention)
 	case r.Tombstones < longer, r.Gaps < longer:
-		return r, fmt.Errorf("invalid retention of tombstones %s and gaps %s: expected at least %s, a day longer than what features keep", r.Tombstones, r.Gaps, longer)
+		return r, fmt.Errorf("invalid retention of tombstones %s and gaps %s: expected at least %s, a day longer than what features keep",
+			r.Tombstones, r.Gaps, longer)
 	}
 	return r, nil
 }
@@ -74,7 +78,9 @@ const (
 
 // busyRetries returns the waits for a lock that others hold.
 func busyRetries() *backoff.ExponentialBackOff {
-	return &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 700 * time.Millisecond, Multiplier: 1.5, RandomizationFactor: 0.5}
+	return &backoff.ExponentialBackOff{
+		InitialInterval: 50 * time.Millisecond, MaxInterval: 700 * time.Millisecond, Multiplier: 1.5, RandomizationFactor: 0.5,
+	}
 }
 
 // WhileBusy repeats a call while others hold a lock that it needs.
@@ -118,7 +124,8 @@ func NewExpire(b Bundle, keep Retention) (*Expire, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, budget: 3 * time.Minute, Tries: BusyTries, before: b.before, after: b.after,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, budget: 3 * time.Minute,
+		Tries: BusyTries, before: b.before, after: b.after,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: partitions for post_partitions and share_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
@@ -207,7 +214,9 @@ func (r *Expiry) partitions(ctx context.Context, before time.Time) error {
 		return err
 	}
 	for _, name := range names {
-		if err := r.Drop(ctx, "post_partitions", func() (bool, error) { return schema.DropPartition(ctx, r.expire.pool, name, nil) }); err != nil {
+		if err := r.Drop(ctx, "post_partitions", func() (bool, error) {
+			return schema.DropPartition(ctx, r.expire.pool, name, nil)
+		}); err != nil {
 			return err
 		}
 	}
@@ -226,7 +235,9 @@ func (r *Expiry) Drop(ctx context.Context, what string, drop func() (bool, error
 }
 
 // Rows repeats a function that deletes at most limit rows that are due before a time, until none is left.
-func (r *Expiry) Rows(ctx context.Context, what string, expire func(context.Context, schema.DB, time.Time, int) (int, error), before time.Time) error {
+func (r *Expiry) Rows(
+	ctx context.Context, what string, expire func(context.Context, schema.DB, time.Time, int) (int, error), before time.Time,
+) error {
 	return r.Batches(ctx, what, func(limit int) (examined, deleted int, err error) {
 		deleted, err = expire(ctx, r.expire.pool, before, limit)
 		return deleted, deleted, err
@@ -309,7 +320,8 @@ func (r *Expiry) account(ctx context.Context, did string) error {
 			return err
 		}
 	}
-	done, err := schema.FinishPurge(ctx, r.expire.pool, r.expire.made, did, r.expire.keptCollections(), r.Now, r.expire.keep.Tombstones, r.expire.hooks...)
+	done, err := schema.FinishPurge(ctx, r.expire.pool, r.expire.made, did, r.expire.keptCollections(), r.Now, r.expire.keep.Tombstones,
+		r.expire.hooks...)
 	if err == nil && !done {
 		r.Log.Warn("purge_unfinished", "did", did)
 	}

@@ -22,7 +22,8 @@ const day = 24 * time.Hour
 
 func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention) *Expire {
 	t.Helper()
-	w, err := NewExpire(NewBundle(Config{Pool: pool, Projections: schema.NewProjections(posted()), Logger: slog.New(slog.DiscardHandler)}), keep)
+	w, err := NewExpire(NewBundle(Config{Pool: pool, Projections: schema.NewProjections(posted()), Logger: slog.New(slog.DiscardHandler)}),
+		keep)
 	require.NoError(t, err)
 	return w
 }
@@ -33,7 +34,8 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{})
-	w.stored = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day}, collection.Entry{Pattern: "app.example.*", Retention: day})
+	w.stored = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day},
+		collection.Entry{Pattern: "app.example.*", Retention: day})
 	now := time.Now().Truncate(time.Second)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now.Add(-4*day), 24*time.Hour))
 	for name, age := range map[string]time.Duration{"old": 100 * day, "new": time.Hour} {
@@ -50,12 +52,16 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 		})
 		_, err := pool.Exec(t.Context(), `UPDATE records SET indexed_at = created_at`)
 		require.NoError(t, err)
-		_, err = pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, name, at, at.Add(1e9))
+		_, err = pool.Exec(t.Context(), `
+			INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, name, at, at.Add(1e9))
 		require.NoError(t, err)
 	}
-	a.apply(schema.Batch{DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Key: postKey("did:plc:gone", "refused"), Cause: "refused", Raw: []byte("text"), At: now}}})
+	a.apply(schema.Batch{DeadLetters: []schema.DeadLetter{
+		{Stage: schema.StageCommit, Key: postKey("did:plc:gone", "refused"), Cause: "refused", Raw: []byte("text"), At: now},
+	}})
 	a.apply(schema.Batch{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: now}}})
-	_, err := pool.Exec(t.Context(), `INSERT INTO accounts (did, handle, check_at) VALUES ('did:plc:stranger', 'stranger.example', now() - interval '1 hour')`)
+	_, err := pool.Exec(t.Context(),
+		`INSERT INTO accounts (did, handle, check_at) VALUES ('did:plc:stranger', 'stranger.example', now() - interval '1 hour')`)
 	require.NoError(t, err)
 	job := &river.Job[jobs.Expire]{JobRow: &rivertype.JobRow{}}
 	for range 2 {
@@ -71,7 +77,10 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 		require.NoError(t, err)
 		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
-		require.Equal(t, []string{"account did:plc:gone", "app.bsky.feed.post did:plc:a new", "app.example.other did:plc:a new", "gap new", "letter new", "letter refused", "tombstone deleted new"}, left)
+		require.Equal(t, []string{
+			"account did:plc:gone", "app.bsky.feed.post did:plc:a new", "app.example.other did:plc:a new", "gap new", "letter new", "letter refused",
+			"tombstone deleted new",
+		}, left)
 	}
 }
 
@@ -139,7 +148,8 @@ func TestRetentionCoversWhatFeaturesKeep(t *testing.T) {
 	require.Equal(t, Retention{Window: day, Projected: 7 * day, Tombstones: 8 * day, Gaps: 30 * day, DeadLetters: 90 * day, Grace: day}, r)
 	r, err = Retention{Projected: 40 * day}.WithDefaults()
 	require.NoError(t, err)
-	require.Equal(t, []time.Duration{41 * day, 41 * day}, []time.Duration{r.Tombstones, r.Gaps}, "tombstones and gaps must outlive what features keep")
+	require.Equal(t, []time.Duration{41 * day, 41 * day}, []time.Duration{r.Tombstones, r.Gaps},
+		"tombstones and gaps must outlive what features keep")
 	for text, r := range map[string]Retention{
 		"invalid retention of posts 23h0m0s":       {Window: 23 * time.Hour},
 		"what features keep 23h0m0s":               {Projected: 23 * time.Hour},
@@ -162,7 +172,8 @@ func TestNothingExpiresByOneClockAlone(t *testing.T) {
 	for _, sql := range []string{
 		`INSERT INTO streams (name, wire, last_event_at) VALUES ('s', 'wire', now() - interval '40 days')`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at, how_closed)
-		 VALUES ('s', now() - interval '60 days', now() - interval '59 days', 'lost', now() - interval '59 days', now() - interval '50 days', 'accepted')`,
+		 VALUES ('s', now() - interval '60 days', now() - interval '59 days', 'lost', now() - interval '59 days', now() - interval '50 days',
+		     'accepted')`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)

@@ -32,7 +32,8 @@ func TestRepairOfWhatArrivedMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := (&schema.Batch{Writes: []schema.Write{{Key: key, Rev: rev, CID: "c", CreatedAt: at, Record: record}}}).Apply(t.Context(), tx, lease, true)
+		_, err := (&schema.Batch{Writes: []schema.Write{{Key: key, Rev: rev, CID: "c", CreatedAt: at, Record: record}}}).Apply(t.Context(), tx,
+			lease, true)
 		return err
 	}))
 	told := 0

@@ -69,7 +69,8 @@ const (
 )
 
 func newFillCollections(cfg Config) *FillCollections {
-	return &FillCollections{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, limits: cfg.History.withDefaults(),
+	return &FillCollections{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, stored: cfg.Collections,
+		projections: cfg.Projections, limits: cfg.History.withDefaults(),
 		jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2}
 }
 
@@ -163,7 +164,8 @@ func (p *historyPass) complete(ctx context.Context, h history.Run) (more bool, e
 	case errors.Is(err, errUnlisted):
 		return true, nil
 	case err == nil && ended:
-		p.log.Info("collection_filled", "collection", h.Collection, "accounts", done.Accounts, "records", done.Records, "bytes", done.Bytes, "unread", done.Unread, "limited", done.Limited)
+		p.log.Info("collection_filled", "collection", h.Collection, "accounts", done.Accounts, "records", done.Records, "bytes", done.Bytes,
+			"unread", done.Unread, "limited", done.Limited)
 	}
 	return false, err
 }

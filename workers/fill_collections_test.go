@@ -47,7 +47,9 @@ func (r *rig) streams(entries ...string) {
 	require.NoError(r.t, pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {
 		return history.StoreCollections(r.t.Context(), tx, entries, nil)
 	}))
-	r.execute(`INSERT INTO streams (name, wire, advanced_at) VALUES ('s', 'jetstream', clock_timestamp()) ON CONFLICT (name) DO UPDATE SET advanced_at = excluded.advanced_at`)
+	r.execute(`
+		INSERT INTO streams (name, wire, advanced_at) VALUES ('s', 'jetstream', clock_timestamp()) ON CONFLICT (name) DO UPDATE
+		SET advanced_at = excluded.advanced_at`)
 }
 
 // requests requests the history of a collection.
@@ -82,7 +84,8 @@ func (r *rig) counted() {
 	require.Zero(r.t, r.count(`
 SELECT count(*) FROM histories AS h
 WHERE (h.accounts, h.done, h.unread, h.limited, h.records, h.bytes) IS DISTINCT FROM (
-    SELECT (count(*), count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'unread'), count(*) FILTER (WHERE state = 'done' AND limited),
+    SELECT (count(*), count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'unread'),
+        count(*) FILTER (WHERE state = 'done' AND limited),
             coalesce(sum(records) FILTER (WHERE state = 'done'), 0)::bigint, coalesce(sum(bytes) FILTER (WHERE state = 'done'), 0)::bigint)
     FROM history_accounts AS a WHERE a.collection = h.collection AND a.run = h.run)`))
 }
@@ -108,15 +111,21 @@ func TestHistoryOfAPrefix(t *testing.T) {
 	r.puts(accounts[14].DID, document, old(1), "kept for a day")
 	r.requests("pub.layers.*")
 	r.becomes(1, `SELECT count(*) FROM histories WHERE problem LIKE 'no collection under the prefix is known yet%'`)
-	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, 'self', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, accounts[0].DID)
+	r.execute(`
+		INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ($1, $2, 'self', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, accounts[0].DID)
 	r.requests("pub.layers.*")
 	h := r.filled("pub.layers.*")
-	require.Equal(t, history.History{Collection: "pub.layers.*", State: history.StateComplete, Accounts: 12, Done: 12, Records: int64(want), Bytes: h.Bytes}, h)
+	require.Equal(t, history.History{
+		Collection: "pub.layers.*", State: history.StateComplete, Accounts: 12, Done: 12, Records: int64(want), Bytes: h.Bytes,
+	}, h)
 	require.Equal(t, want, r.count(`SELECT count(*) FROM records_other`))
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM records_other WHERE record ->> 'text' = 'by the stream'`), "the stream's later revision must be kept")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM records_other WHERE record ->> 'text' = 'by the stream'`),
+		"the stream's later revision must be kept")
 	require.Len(t, r.net.Calls("com.atproto.sync.listReposByCollection"), 4, "expected one page for each collection")
 	fetched := r.fetched()
-	require.True(t, fetched > 0 && fetched <= 3, "only accounts with three collections are fetched whole, while there is memory: %d were", fetched)
+	require.True(t, fetched > 0 && fetched <= 3, "only accounts with three collections are fetched whole, while there is memory: %d were",
+		fetched)
 }
 
 // TestHistoryOfFollowedAccounts shows that no other accounts are read and no relay is asked. An
@@ -152,7 +161,8 @@ func TestHistoryOfFollowedAccounts(t *testing.T) {
 	require.Empty(t, r.net.Calls("com.atproto.sync.listReposByCollection"))
 	require.Zero(t, r.count(`SELECT count(*) FROM records WHERE did = $1`, accounts[5].DID))
 
-	r.execute(`INSERT INTO history_accounts (collection, did, run) SELECT collection, $1, run FROM histories`, accounts[5].DID) // as if the account had been unfollowed since
+	// as if the account had been unfollowed since
+	r.execute(`INSERT INTO history_accounts (collection, did, run) SELECT collection, $1, run FROM histories`, accounts[5].DID)
 	r.execute(`UPDATE histories SET accounts = accounts + 1`)
 	r.execute(`SELECT enqueue_job('fill_collections', 'network', '{"once": true}')`)
 	r.becomes(0, `SELECT count(*) FROM history_accounts WHERE did = $1`, accounts[5].DID)
@@ -189,12 +199,15 @@ func TestHistoriesAddFewJobs(t *testing.T) {
 		r.puts(a.DID, persona, old(i), "p")
 	}
 	r.execute(`CREATE FUNCTION few() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		IF (SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state IN ('available', 'running', 'scheduled', 'retryable')) > 3 THEN RAISE EXCEPTION 'too many jobs'; END IF;
-		IF (SELECT count(*) FROM history_accounts WHERE state = 'waiting') > 13 THEN RAISE EXCEPTION 'too many accounts'; END IF; -- a page beyond the limit
+		IF (SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state IN ('available', 'running', 'scheduled',
+		    'retryable')) > 3 THEN RAISE EXCEPTION 'too many jobs'; END IF;
+		-- a page beyond the limit
+		IF (SELECT count(*) FROM history_accounts WHERE state = 'waiting') > 13 THEN RAISE EXCEPTION 'too many accounts'; END IF;
 		RETURN NULL; END $$`)
 	r.execute(`CREATE TRIGGER few AFTER INSERT ON river_job FOR EACH STATEMENT EXECUTE FUNCTION few()`)
 	r.execute(`INSERT INTO river_job (args, kind, max_attempts, priority, queue, state, scheduled_at)
-		VALUES ('{"did": "did:plc:other"}', 'backfill_other', 9, 4, 'backfill', 'available', now() + interval '1 hour')`) // it waits, and no worker takes it
+		// it waits, and no worker takes it
+		VALUES ('{"did": "did:plc:other"}', 'backfill_other', 9, 4, 'backfill', 'available', now() + interval '1 hour')`)
 	r.requests(persona)
 	r.becomes(1, `SELECT count(*) FROM history_listings WHERE pages = 1 AND ended_at IS NULL`)
 	pass, err := history.Request(t.Context(), r.pool, persona)
@@ -257,7 +270,9 @@ func TestHostileRelay(t *testing.T) {
 func apiWith(t *testing.T, c *Config, relay string) *bluesky.Client {
 	t.Helper()
 	own := c.Bluesky.Relays()[0]
-	api, err := bluesky.New(bluesky.Config{AppView: own, Directory: own, Relays: []string{relay, own}, Logger: c.Logger, Retries: []time.Duration{time.Millisecond}})
+	api, err := bluesky.New(bluesky.Config{
+		AppView: own, Directory: own, Relays: []string{relay, own}, Logger: c.Logger, Retries: []time.Duration{time.Millisecond},
+	})
 	require.NoError(t, err)
 	return api
 }

@@ -72,7 +72,8 @@ func (r *rig) explain() {
 SELECT concat_ws(E'\n',
     (SELECT json_agg(w) FROM watches AS w),
     (SELECT json_agg(y) FROM resyncs AS y),
-    (SELECT json_agg(h) FROM histories AS h), (SELECT json_agg(l) FROM history_listings AS l), (SELECT json_agg(b) FROM history_accounts AS b WHERE state <> 'done'),
+    (SELECT json_agg(h) FROM histories AS h), (SELECT json_agg(l) FROM history_listings AS l),
+        (SELECT json_agg(b) FROM history_accounts AS b WHERE state <> 'done'),
     (SELECT json_agg(j) FROM (SELECT kind, state, args ->> 'watch' AS watch, count(*), max(attempt) AS attempt, max(errors::text) AS errors
                               FROM river_job GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) AS j))`).Scan(&text)
 	r.t.Logf("%s %v", text, err)
@@ -173,7 +174,8 @@ func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, hub.DID)
 	r.becomes(1, members(hub.DID))
 	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM follows`), "each once")
-	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`), "each account must have one backfill, however many watches add it")
+	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`),
+		"each account must have one backfill, however many watches add it")
 
 	r.execute(`DELETE FROM watches WHERE target = $1`, hub.Handle)
 	require.Equal(t, 13, r.count(`SELECT count(*) FROM follows`), "members of another watch must stay")
@@ -236,7 +238,8 @@ func TestRateLimitSpendsNoAttempt(t *testing.T) {
 	schematest.Long(t)
 	r := newRig(t, nil)
 	someone := r.followed()[0]
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 2, Wait: time.Second}))
+	require.NoError(t,
+		r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 2, Wait: time.Second}))
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now().Add(-time.Hour)}, nil)
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
@@ -276,7 +279,8 @@ func TestRunningBackfillIsWidened(t *testing.T) {
 	}
 	require.NotEmpty(t, someone)
 	awaited, release := r.holdingFeed(someone)
-	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now()}, &river.InsertOpts{Priority: jobs.PriorityManual})
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now()},
+		&river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
 	awaited() // its first page is read
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
@@ -295,7 +299,8 @@ func TestListedPostNeverBeatsADeletion(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	did, _ := r.busiest()
-	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Hour)}, &river.InsertOpts{Priority: jobs.PriorityManual})
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Hour)},
+		&river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
 	var rkey string
@@ -311,10 +316,12 @@ func TestListedPostNeverBeatsADeletion(t *testing.T) {
 		return err
 	}))
 	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, rkey))
-	_, err = r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Hour)}, &river.InsertOpts{Priority: jobs.PriorityManual})
+	_, err = r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Hour)},
+		&river.InsertOpts{Priority: jobs.PriorityManual})
 	require.NoError(t, err)
 	r.becomes(2, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
-	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, rkey), "an outdated page must not restore the deleted post")
+	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, rkey),
+		"an outdated page must not restore the deleted post")
 }
 
 // TestGapNamesWhatCouldNotBeChecked shows that an account whose feed cannot be read is counted and
@@ -328,13 +335,17 @@ func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
 	}
 	r.becomes(2, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
 	require.NoError(t, r.net.Deactivate(two[1]))
-	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
+	r.execute(`
+		INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+		VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 2 AND checked = 1 AND unchecked = 1
 		AND how_closed = 'the records of 1 account were compared with the repositories; 1 account could not be read and is read later'`)
 
 	// No readable account is left.
 	r.execute(`UPDATE accounts SET status = 'deactivated'`)
-	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '4 hours', now() - interval '3 hours', 'a test', now())`)
+	r.execute(`
+		INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+		VALUES ('s', now() - interval '4 hours', now() - interval '3 hours', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 0 AND later = 2
 		AND how_closed = 'the records of 0 accounts were compared with the repositories; 2 accounts could not be read and are read later'`)
 }

@@ -19,7 +19,8 @@ const (
 // keepLogs stores each job's log in its row, where River UI shows it.
 func keepLogs() []rivertype.Middleware {
 	text := func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) }
-	return []rivertype.Middleware{riverlog.NewMiddleware(text, &riverlog.MiddlewareConfig{MaxSizeBytes: jobLogAttempt, MaxTotalBytes: jobLogTotal})}
+	return []rivertype.Middleware{riverlog.NewMiddleware(text,
+		&riverlog.MiddlewareConfig{MaxSizeBytes: jobLogAttempt, MaxTotalBytes: jobLogTotal})}
 }
 
 // JobLog returns the log of the job of ctx. Its messages go to the process's

@@ -26,7 +26,8 @@ func TestLogOfAJobIsInItsRow(t *testing.T) {
 	working(t, pool)
 	for _, sql := range []string{
 		`INSERT INTO watches (target, kind) VALUES ('did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', 'account')`,
-		`INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:aaaaaaaaaaaaaaaaaaaaaaaa' FROM watches ON CONFLICT DO NOTHING`, // the watch's own sync may have done it
+		// the watch's own sync may have done it
+		`INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:aaaaaaaaaaaaaaaaaaaaaaaa' FROM watches ON CONFLICT DO NOTHING`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'test', now())`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)
@@ -34,7 +35,8 @@ func TestLogOfAJobIsInItsRow(t *testing.T) {
 	}
 	var log string
 	eventually.True(t, func() bool {
-		err := pool.QueryRow(t.Context(), `SELECT coalesce(metadata -> 'river:log' -> 0 ->> 'log', '') FROM river_job WHERE kind = 'close_gap'`).Scan(&log)
+		err := pool.QueryRow(t.Context(), `
+			SELECT coalesce(metadata -> 'river:log' -> 0 ->> 'log', '') FROM river_job WHERE kind = 'close_gap'`).Scan(&log)
 		return err == nil && log != ""
 	}, 20*time.Millisecond)
 	require.Contains(t, log, "msg=gap_backfills_enqueued gap=1 accounts=1")
@@ -44,7 +46,9 @@ func TestLogOfAJobIsInItsRow(t *testing.T) {
 // logsOf waits until the log of one of a kind's jobs contains a text.
 func (r *rig) logsOf(kind, want string) {
 	r.t.Helper()
-	const sql = `SELECT count(*) FROM river_job AS j CROSS JOIN jsonb_array_elements(coalesce(j.metadata -> 'river:log', '[]')) AS l WHERE j.kind = $1 AND l ->> 'log' LIKE $2`
+	const sql = `
+		SELECT count(*) FROM river_job AS j CROSS JOIN jsonb_array_elements(coalesce(j.metadata -> 'river:log', '[]')) AS l
+		WHERE j.kind = $1 AND l ->> 'log' LIKE $2`
 	r.becomes(1, `SELECT least(1, (`+sql+`))`, kind, "%"+want+"%")
 }
 
@@ -76,7 +80,9 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 	r.logsOf("send_alert", "msg=alert_sent name=WeirLag component=s resolved=false format=json")
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE metadata::text LIKE '%sesame%'`))
 
-	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now()}).Store(t.Context(), r.pool, ""))
+	require.NoError(t, (&schema.DeadLetter{
+		Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now(),
+	}).Store(t.Context(), r.pool, ""))
 	r.execute(`SELECT retry_dead_letters()`)
 	r.logsOf("retry_dead_letters", "msg=dead_letters_retried dead_letters=1 first=1 last=1 passed=1 failed_again=0 retrying=0")
 

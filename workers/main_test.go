@@ -45,7 +45,9 @@ func (w postReader) Work(ctx context.Context, _ *river.Job[readPosts]) error {
 
 // posted returns the projection of posts that makes nothing of them.
 func posted() schema.Projection {
-	return schema.Projection{Name: "posted", Collections: []string{schema.PostCollection}, Job: func(b jobs.Batch) river.JobArgs { return readPosts{b} }}
+	return schema.Projection{
+		Name: "posted", Collections: []string{schema.PostCollection}, Job: func(b jobs.Batch) river.JobArgs { return readPosts{b} },
+	}
 }
 
 // withPosts adds the worker of that projection.

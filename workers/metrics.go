@@ -19,7 +19,8 @@ type measure struct {
 
 func newMeasure(r prometheus.Registerer) *measure {
 	return &measure{seconds: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_job_seconds",
-		Help:    "Time of a job's attempt, by kind and outcome: done, snoozed (continues later), cancelled (a retry cannot help), failed (is retried), or panicked.",
+		Help: "Time of a job's attempt, by kind and outcome: done, snoozed (continues later), cancelled (a retry cannot help), " +
+			"failed (is retried), or panicked.",
 		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 14)}, []string{"kind", "outcome"})}
 }
 

@@ -36,9 +36,11 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed' AND attempt = 2`)
 	r.pauses(jobs.QueueBackfill) // the backfills of the watch's accounts
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, someone)
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed' AND attempt = 2`)
+	r.becomes(1,
+		`SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed' AND attempt = 2`)
 
-	want := map[string]uint64{"backfill_account failed": 1, "backfill_account done": 1, "sync_follows failed": 1, "sync_follows done": 2} // including the sync at startup
+	// including the sync at startup
+	want := map[string]uint64{"backfill_account failed": 1, "backfill_account done": 1, "sync_follows failed": 1, "sync_follows done": 2}
 	counted := func() map[string]uint64 {
 		n := workertest.Samples(t, registry, "weir_job_seconds", func(m *dto.Metric) uint64 { return m.GetHistogram().GetSampleCount() })
 		for name := range n {
@@ -48,7 +50,8 @@ func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 		}
 		return n
 	}
-	eventually.True(t, func() bool { return maps.Equal(want, counted()) }, 20*time.Millisecond, "an attempt is counted after its job has completed in its own transaction")
+	eventually.True(t, func() bool { return maps.Equal(want, counted()) }, 20*time.Millisecond,
+		"an attempt is counted after its job has completed in its own transaction")
 	failed := map[string]int{}
 	for _, span := range spans.Ended() {
 		if span.Status().Code == codes.Error {

@@ -36,7 +36,10 @@ func TestMirrorStandsInForADeadServer(t *testing.T) {
 		c.Resync = ResyncLimits{Useful: time.Millisecond, Useless: time.Millisecond}
 		own := c.Bluesky.Relays()[0]
 		var err error
-		c.Bluesky, err = bluesky.New(bluesky.Config{AppView: own, Directory: own, Relays: []string{own}, Mirrors: []string{"http://127.0.0.1:1", mirror.URL}, Logger: c.Logger, Retries: []time.Duration{}})
+		c.Bluesky, err = bluesky.New(bluesky.Config{
+			AppView: own, Directory: own, Relays: []string{own}, Mirrors: []string{"http://127.0.0.1:1", mirror.URL}, Logger: c.Logger,
+			Retries: []time.Duration{},
+		})
 		require.NoError(t, err)
 	})
 	kept := func(did string) []byte {
@@ -58,7 +61,9 @@ func TestMirrorStandsInForADeadServer(t *testing.T) {
 	copies[forged] = copies[did]
 	die := func() {
 		t.Helper()
-		for _, call := range []string{getRepo, "com.atproto.sync.getLatestCommit", "com.atproto.repo.describeRepo", "com.atproto.repo.listRecords"} {
+		for _, call := range []string{
+			getRepo, "com.atproto.sync.getLatestCommit", "com.atproto.repo.describeRepo", "com.atproto.repo.listRecords",
+		} {
 			require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: call, Count: 1000}))
 		}
 	}

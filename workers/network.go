@@ -99,7 +99,9 @@ func (n Networks) ParseTarget(named string) (of Network, t Target, err error) {
 
 // fromNetwork reads the listing of a watch at once. Accounts that are not in it are no longer followed, because no
 // server hides accounts from a list.
-func (w *SyncFollows) fromNetwork(ctx context.Context, job *river.Job[jobs.SyncFollows], at *listingPlace, network Network, t Target) error {
+func (w *SyncFollows) fromNetwork(
+	ctx context.Context, job *river.Job[jobs.SyncFollows], at *listingPlace, network Network, t Target,
+) error {
 	members, store, err := network.Listing(ctx, t, at.Watch.Kind)
 	if err != nil {
 		return err

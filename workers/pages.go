@@ -75,7 +75,8 @@ func EnqueuePages[T river.JobArgs](ctx context.Context, p Paging, job *river.Job
 				if more = args != nil; err != nil || !more {
 					return err
 				}
-				if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, &river.InsertOpts{Queue: p.Queue, Priority: p.Priority}); err != nil {
+				if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args,
+					&river.InsertOpts{Queue: p.Queue, Priority: p.Priority}); err != nil {
 					return fmt.Errorf("enqueue %s: %w", args.Kind(), err)
 				}
 				crashpoint.At(ctx, "rebuild: before a page's end")

@@ -80,7 +80,8 @@ func noteKey(rkey string) schema.Key {
 // words returns the other program's projections, and creates their table.
 func words(t *testing.T, pool *pgxpool.Pool) schema.Projections {
 	t.Helper()
-	execute(t, pool, `CREATE TABLE IF NOT EXISTS words (did text, collection text, rkey text, n int CHECK (n < 9), PRIMARY KEY (did, collection, rkey))`)
+	execute(t, pool,
+		`CREATE TABLE IF NOT EXISTS words (did text, collection text, rkey text, n int CHECK (n < 9), PRIMARY KEY (did, collection, rkey))`)
 	return schema.NewProjections(posted(), schema.Projection{
 		Name: "words", Collections: []string{"pub.layers.*"}, Tables: []string{"words"},
 		Job: func(b jobs.Batch) river.JobArgs { return countWords{b} },
@@ -91,7 +92,8 @@ func words(t *testing.T, pool *pgxpool.Pool) schema.Projections {
 func counting(t *testing.T, pool *pgxpool.Pool, p schema.Projections) *wordCounter {
 	t.Helper()
 	w := &wordCounter{}
-	client, err := New(withPosts(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: append(p.AllQueues(), jobs.QueueNetwork, jobs.QueueMaintenance),
+	client, err := New(withPosts(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
+		Queues: append(p.AllQueues(), jobs.QueueNetwork, jobs.QueueMaintenance),
 		Features: []func(Bundle) error{func(b Bundle) error {
 			w.Projector = b.Projector("words")
 			Add(b, w)
@@ -125,7 +127,8 @@ func (a author) commit(p schema.Projections, b schema.Batch) (err error) {
 func notes(rev string, texts ...string) (writes []schema.Write) {
 	for _, text := range texts {
 		rkey, _, _ := strings.Cut(text, " ")
-		writes = append(writes, schema.Write{Key: noteKey(rkey), Rev: rev, CID: "c", CreatedAt: time.Unix(100, 0), Record: fmt.Appendf(nil, `{"text":%q}`, text)})
+		writes = append(writes,
+			schema.Write{Key: noteKey(rkey), Rev: rev, CID: "c", CreatedAt: time.Unix(100, 0), Record: fmt.Appendf(nil, `{"text":%q}`, text)})
 	}
 	return writes
 }
@@ -143,21 +146,33 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	a := newAuthorOf(t, pool)
 	w := counting(t, pool, p)
 	w.broken.Store(true)
-	w1 := schema.Write{Key: postKey("did:plc:a", "post"), Rev: "1", CID: "c", CreatedAt: time.Unix(100, 0), Record: []byte(`{"text":"https://a.example"}`)}
+	w1 := schema.Write{
+		Key: postKey("did:plc:a", "post"), Rev: "1", CID: "c", CreatedAt: time.Unix(100, 0), Record: []byte(`{"text":"https://a.example"}`),
+	}
 	first := append([]schema.Write{w1}, notes("1", "a b c", "bad x", "long 2 3 4 5 6 7 8 9 10", "worse x", "z")...)
 	require.NoError(t, a.commit(p, schema.Batch{Writes: first}))
 	becomes(t, pool, []string{"a 3", "z 1"}, counted)
-	require.Equal(t, []string{`count_words process ["did:plc:a/pub.layers.note/a", "did:plc:a/pub.layers.note/bad", "did:plc:a/pub.layers.note/long", "did:plc:a/pub.layers.note/worse", "did:plc:a/pub.layers.note/z"]`,
-		`read_posts process ["did:plc:a/app.bsky.feed.post/post"]`},
+	require.Equal(t,
+		[]string{`count_words process ["did:plc:a/pub.layers.note/a", "did:plc:a/pub.layers.note/bad", "did:plc:a/pub.layers.note/long",` +
+			` "did:plc:a/pub.layers.note/worse", "did:plc:a/pub.layers.note/z"]`,
+			`read_posts process ["did:plc:a/app.bsky.feed.post/post"]`},
 		strs(t, pool, `SELECT concat_ws(' ', kind, queue, args -> 'records') FROM river_job WHERE queue = 'process' ORDER BY kind`))
-	const letters = `SELECT concat_ws(' ', rkey, projection, state, count, replace(substring(cause FROM 'it says bad x|words_n_check|the projection panicked: worse x'), ' ', '_')) FROM dead_letters ORDER BY rkey`
-	becomes(t, pool, []string{"bad words open 1 it_says_bad_x", "long words open 1 words_n_check", "worse words open 1 the_projection_panicked:_worse_x"}, letters)
+	const letters = `
+		SELECT concat_ws(' ', rkey, projection, state, count, replace(substring(cause
+		    FROM 'it says bad x|words_n_check|the projection panicked: worse x'), ' ', '_')) FROM dead_letters ORDER BY rkey`
+	becomes(t, pool,
+		[]string{"bad words open 1 it_says_bad_x", "long words open 1 words_n_check", "worse words open 1 the_projection_panicked:_worse_x"},
+		letters)
 
 	// Retries: too early, after the repair, and after the record was deleted.
-	require.NoError(t, a.commit(p, schema.Batch{Deletions: []schema.Deletion{{Key: noteKey("worse"), Rev: "2", At: time.Unix(200, 0)}, {Key: noteKey("z"), Rev: "2", At: time.Unix(200, 0)}}}))
+	require.NoError(t, a.commit(p, schema.Batch{Deletions: []schema.Deletion{
+		{Key: noteKey("worse"), Rev: "2", At: time.Unix(200, 0)}, {Key: noteKey("z"), Rev: "2", At: time.Unix(200, 0)},
+	}}))
 	require.Equal(t, []string{"a 3"}, strs(t, pool, counted), "the rows must be deleted with the record, before any job")
 	execute(t, pool, `SELECT retry_dead_letters('process')`)
-	becomes(t, pool, []string{"bad words open 2 it_says_bad_x", "long words open 2 words_n_check", "worse words retried 1 the_projection_panicked:_worse_x"}, letters)
+	becomes(t, pool,
+		[]string{"bad words open 2 it_says_bad_x", "long words open 2 words_n_check", "worse words retried 1 the_projection_panicked:_worse_x"},
+		letters)
 	w.broken.Store(false)
 	execute(t, pool, `ALTER TABLE words DROP CONSTRAINT words_n_check`)
 	execute(t, pool, `SELECT retry_dead_letters('process')`)
@@ -191,7 +206,8 @@ func TestConcurrentCommitIsProjected(t *testing.T) {
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- register(t, pool, p) }()
-	becomes(t, pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	becomes(t, pool, []string{"1"},
+		`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-done)
 	require.Equal(t, []string{"words"}, strs(t, pool, `SELECT args ->> 'name' FROM river_job WHERE kind = 'run_projection'`))
@@ -210,13 +226,17 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	}
 	require.NoError(t, a.commit(before, schema.Batch{Writes: stored}))
 	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
-		SELECT c, 'did:plc:b', 'other', '1', 'c', now(), '{"text":"o"}' FROM unnest(ARRAY['pub.layer', 'pub.layers', 'pub.layers.z', 'pub.layerss']) AS c`)
+		SELECT c, 'did:plc:b', 'other', '1', 'c', now(), '{"text":"o"}'
+		FROM unnest(ARRAY['pub.layer', 'pub.layers', 'pub.layers.z', 'pub.layerss']) AS c`)
 
 	p := words(t, pool)
 	require.NoError(t, register(t, pool, p))
 	counting(t, pool, p)
-	becomes(t, pool, []string{"other 1", fmt.Sprint("r ", 3*PageRecords)}, `SELECT kind || ' ' || count(*) FROM (SELECT CASE n WHEN 1 THEN rkey ELSE left(rkey, 1) END AS kind FROM words) AS w GROUP BY kind ORDER BY kind`)
-	require.Equal(t, []string{"500", "500", "500", "1"}, strs(t, pool, `SELECT jsonb_array_length(args -> 'records')::text FROM river_job WHERE kind = 'count_words' ORDER BY id`))
+	becomes(t, pool, []string{"other 1", fmt.Sprint("r ", 3*PageRecords)}, `
+		SELECT kind || ' ' || count(*) FROM (SELECT CASE n WHEN 1 THEN rkey ELSE left(rkey, 1) END AS kind FROM words) AS w GROUP BY kind
+		ORDER BY kind`)
+	require.Equal(t, []string{"500", "500", "500", "1"},
+		strs(t, pool, `SELECT jsonb_array_length(args -> 'records')::text FROM river_job WHERE kind = 'count_words' ORDER BY id`))
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'run_projection'`)
 	require.NoError(t, register(t, pool, p), "again, as at every start")
 	require.Equal(t, []string{"1"}, strs(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection'`))
@@ -257,7 +277,8 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 
 	err = register(t, pool, schema.NewProjections(posted()))
 	require.ErrorAs(t, err, &outdated)
-	require.ErrorContains(t, err, `"words", which this program lacks: run the program that has it, or remove the projection by `+"`weir projection remove words`")
+	require.ErrorContains(t, err,
+		`"words", which this program lacks: run the program that has it, or remove the projection by `+"`weir projection remove words`")
 	require.ErrorAs(t, <-ended, &outdated, "a program that is already running must end")
 	require.ErrorAs(t, stray(older), &outdated, "so does what comes without a stream")
 	_, err = New(withPosts(Config{Pool: pool, Projections: newer, Logger: log}))
@@ -265,7 +286,9 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 
 	require.ErrorContains(t, schema.RemoveProjection(t.Context(), pool, "words"), "unfinished count_words jobs: Run the program")
 	execute(t, pool, `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'count_words'`)
-	execute(t, pool, `INSERT INTO dead_letters (key, stage, projection, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('\x00', 'process', 'words', 'x', '', 0, now(), now())`)
+	execute(t, pool, `
+		INSERT INTO dead_letters (key, stage, projection, cause, raw, raw_bytes, first_seen, last_seen)
+		VALUES ('\x00', 'process', 'words', 'x', '', 0, now(), now())`)
 	require.NoError(t, schema.RemoveProjection(t.Context(), pool, "words"))
 	require.ErrorIs(t, schema.RemoveProjection(t.Context(), pool, "words"), schema.ErrNoRows)
 	require.Equal(t, []string{"dismissed"}, strs(t, pool, `SELECT state FROM dead_letters`))
@@ -294,9 +317,13 @@ func TestOutdatedProgramDeletesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	r := &repository{pool: pool, did: "did:plc:a", projections: registered(t, pool)}
-	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.example.x', 'did:plc:a', '1', '1', 'c', now(), '{}')`)
-	execute(t, pool, `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{app.example.x}', 'k', 'process', '{}')`)
-	err := r.repair(t.Context(), nil, "2", compared{faults: []schema.Fault{{Collection: "app.example.x", Rkey: "1", Fault: schema.FaultExtra, Rev: "1"}}}, nil)
+	execute(t, pool, `
+		INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ('app.example.x', 'did:plc:a', '1', '1', 'c', now(), '{}')`)
+	execute(t, pool,
+		`INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{app.example.x}', 'k', 'process', '{}')`)
+	err := r.repair(t.Context(), nil, "2",
+		compared{faults: []schema.Fault{{Collection: "app.example.x", Rkey: "1", Fault: schema.FaultExtra, Rev: "1"}}}, nil)
 	require.ErrorAs(t, err, new(*schema.OutdatedError))
 	var left int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM records`).Scan(&left))
@@ -315,7 +342,9 @@ func TestNamespacesHaveQueues(t *testing.T) {
 		return p
 	}
 	graph := schema.Queue{Name: "weir_graph", Collections: []string{"example.weir.graph.*"}, Workers: 3, Priority: 2}
-	rest := schema.Queue{Name: "weir_rest", Collections: []string{"example.weir.media.*", "example.weir.persona.persona"}, Workers: 1, Priority: 4}
+	rest := schema.Queue{
+		Name: "weir_rest", Collections: []string{"example.weir.media.*", "example.weir.persona.persona"}, Workers: 1, Priority: 4,
+	}
 	p := of(graph, rest)
 	require.Equal(t, []string{"process", "weir_graph", "weir_rest"}, p.AllQueues())
 	waiting, err := schema.Queues(t.Context(), pool, nil)
@@ -328,12 +357,24 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	require.Equal(t, []int{8, 3, 1}, []int{served["process"].MaxWorkers, served["weir_graph"].MaxWorkers, served["weir_rest"].MaxWorkers})
 
 	write := func(collection string) schema.Write {
-		return schema.Write{Key: schema.Key{Collection: "example.weir." + collection, DID: "did:plc:a", Rkey: "1"}, Rev: "1", CID: "c", CreatedAt: time.Unix(100, 0), Record: []byte(`{}`)}
+		return schema.Write{
+			Key: schema.Key{Collection: "example.weir." + collection, DID: "did:plc:a", Rkey: "1"}, Rev: "1", CID: "c", CreatedAt: time.Unix(100, 0),
+			Record: []byte(`{}`),
+		}
 	}
 	a := newAuthorOf(t, pool)
-	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{write("corpus.corpus"), write("graph.graphEdge"), write("graph.graphNode"), write("media.media"), write("persona.other"), write("persona.persona")}}))
-	const all = `SELECT queue || ' ' || priority || ' ' || (SELECT string_agg(split_part(r, '/', 2), ',' ORDER BY r) FROM jsonb_array_elements_text(args -> 'records') AS r) FROM river_job WHERE kind = 'count_words' ORDER BY id`
-	want := []string{"process 1 example.weir.corpus.corpus,example.weir.persona.other", "weir_graph 2 example.weir.graph.graphEdge,example.weir.graph.graphNode", "weir_rest 4 example.weir.media.media,example.weir.persona.persona"}
+	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{
+		write("corpus.corpus"), write("graph.graphEdge"), write("graph.graphNode"), write("media.media"), write("persona.other"),
+		write("persona.persona"),
+	}}))
+	const all = `
+		SELECT queue || ' ' || priority || ' ' || (SELECT string_agg(split_part(r, '/', 2), ',' ORDER BY r)
+		    FROM jsonb_array_elements_text(args -> 'records') AS r) FROM river_job WHERE kind = 'count_words' ORDER BY id`
+	want := []string{
+		"process 1 example.weir.corpus.corpus,example.weir.persona.other",
+		"weir_graph 2 example.weir.graph.graphEdge,example.weir.graph.graphNode",
+		"weir_rest 4 example.weir.media.media,example.weir.persona.persona",
+	}
 	require.ElementsMatch(t, want, strs(t, pool, all))
 	deepest, err := schema.DeepestQueue(t.Context(), pool, p.AllQueues(), 10)
 	require.NoError(t, err)
@@ -351,6 +392,7 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	require.EqualValues(t, 1, moved)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'count_words' AND queue = 'process'`))
 	of()
-	require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'count_words' AND queue = 'process'`), "registering the projections must move the job")
+	require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'count_words' AND queue = 'process'`),
+		"registering the projections must move the job")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'run_projection'`), "the records are not judged again")
 }

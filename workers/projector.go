@@ -42,10 +42,13 @@ type projectorMetrics struct {
 func newProjectorMetrics(r prometheus.Registerer, stored collection.Registry) *projectorMetrics {
 	f := promauto.With(r)
 	return &projectorMetrics{
-		stored:  stored,
-		records: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_records_total", Help: "Records projected, by projection. New posts that share nothing are ruled out when they are stored, and not counted."}, []string{"projection"}),
+		stored: stored,
+		records: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_records_total", Help: "Records projected, by projection. " +
+			"New posts that share nothing are ruled out when they are stored, and not counted."}, []string{"projection"}),
 		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_dead_lettered_total",
-			Help: "Records that were dead-lettered, by projection, stage, collection and cause: unreadable, panicked (a bug) or refused (by the database) at the stage process; invalid at the stages lexicon and rules; missing at the stage reference. Expect zero."},
+			Help: "Records that were dead-lettered, by projection, stage, collection and cause: unreadable, " +
+				"panicked (a bug) or refused (by the database) at the stage process; invalid at the stages lexicon and rules; " +
+				"missing at the stage reference. Expect zero."},
 			[]string{"projection", "stage", "collection", "cause"}),
 	}
 }
@@ -209,12 +212,15 @@ func (p *Projector) DeadLetter(ctx context.Context, job *rivertype.JobRow, f Fai
 		cause = causeRefused
 	}
 	p.metrics.count(p.name, schema.StageProcess, f.Collection, cause)
-	JobLog(ctx, p.log).Warn("record_dead_lettered", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "error", f.Cause)
+	JobLog(ctx, p.log).Warn("record_dead_lettered", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "error",
+		f.Cause)
 	retried, err := schema.RetriedBy(ctx, p.pool, job.ID, f.Key)
 	if err != nil {
 		return err
 	}
-	letter := schema.DeadLetter{ID: retried, Stage: schema.StageProcess, Projection: p.name, Key: f.Key, Rev: f.Rev, Cause: f.Cause.Error(), Raw: f.Raw, At: time.Now()}
+	letter := schema.DeadLetter{
+		ID: retried, Stage: schema.StageProcess, Projection: p.name, Key: f.Key, Rev: f.Rev, Cause: f.Cause.Error(), Raw: f.Raw, At: time.Now(),
+	}
 	return letter.Store(ctx, p.pool, "")
 }
 

@@ -166,7 +166,10 @@ func (r *repository) page(ctx context.Context, at *repositoryPlace, in schema.Sp
 	// listing must stop.
 	whole := next == "" && at.Listed == 0
 	if !whole && !descends(page, at.Last) || next != "" && (len(page) == 0 || at.Pages >= repositoryPages) {
-		return c, &bluesky.Error{Class: bluesky.Permanent, Call: "com.atproto.repo.listRecords", Message: "the repository does not list " + in.Collection + " from the highest rkey to the lowest"}
+		return c, &bluesky.Error{
+			Class: bluesky.Permanent, Call: "com.atproto.repo.listRecords",
+			Message: "the repository does not list " + in.Collection + " from the highest rkey to the lowest",
+		}
 	}
 	end, err := r.ends(ctx, at, in, page, next)
 	if err != nil {
@@ -297,7 +300,8 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 		case f.Fault == schema.FaultExtra:
 			deletions = append(deletions, schema.Deletion{Key: key, Rev: rev, At: now})
 		case there:
-			writes = append(writes, schema.Write{Key: key, Rev: rev, CID: l.CID, CreatedAt: schema.CreatedAt(l.Record, l.Rkey, now), Record: l.Record})
+			writes = append(writes,
+				schema.Write{Key: key, Rev: rev, CID: l.CID, CreatedAt: schema.CreatedAt(l.Record, l.Rkey, now), Record: l.Record})
 		}
 	}
 	crashpoint.At(ctx, "reconciliation: page compared")
@@ -338,7 +342,9 @@ func tidAt(t time.Time) string {
 
 // compareRepository compares and repairs the next page of an account's
 // repository, and commits the new position.
-func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace) error {
+func (w *BackfillAccount) compareRepository(
+	ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace,
+) error {
 	place := *at
 	feed, err := schema.FindFeed(ctx, w.pool, job.Args.DID)
 	if err != nil {
@@ -370,7 +376,8 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 		return err
 	}
 	since := job.Args.Since
-	if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) { // compare everything that counts as stored
+	// compare everything that counts as stored
+	if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) {
 		since = *feed.CompleteSince
 	}
 	in, err := repo.span(ctx, place.Repository.Collection, since, since, now, aboveAll)

@@ -42,7 +42,10 @@ func (r *rig) posts(did string) []schema.SourceRecord {
 // audits compares every followed account.
 func (r *rig) audits(repair bool) schema.Audit {
 	r.t.Helper()
-	a := Auditor{Pool: r.pool, API: r.api, Projections: registered(r.t, r.pool), Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour, Repair: repair}
+	a := Auditor{
+		Pool: r.pool, API: r.api, Projections: registered(r.t, r.pool), Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour,
+		Repair: repair,
+	}
 	if r.client != nil {
 		a.Client = r.client.Client
 	}
@@ -137,8 +140,11 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.sync.getLatestCommit"}))
 	r.execute(addGap)
-	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1 AND how_closed LIKE '%; 1 account could not be read and is read later'`)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' LIKE 'posted in the gap%'`), "the post must be read from the feed")
+	r.becomes(1, `
+		SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1
+		    AND how_closed LIKE '%; 1 account could not be read and is read later'`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' LIKE 'posted in the gap%'`),
+		"the post must be read from the feed")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL AND reread_at > now()`))
 
@@ -147,7 +153,9 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getLatestCommit", Count: 4}))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'another', now())`)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 1 AND state IN ('available', 'retryable')`)
-	r.execute(`UPDATE river_job SET attempt = $1, state = 'available', scheduled_at = now() WHERE kind = 'backfill_account' AND priority = 1 AND state <> 'completed'`, repositoryTries-1)
+	r.execute(`
+		UPDATE river_job SET attempt = $1, state = 'available', scheduled_at = now()
+		WHERE kind = 'backfill_account' AND priority = 1 AND state <> 'completed'`, repositoryTries-1)
 	require.NoError(t, r.client.QueueResume(t.Context(), jobs.QueueBackfill, nil))
 	r.becomes(2, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
 
@@ -174,18 +182,24 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 		r.execute(`UPDATE river_job SET ` + job + ` WHERE kind = 'backfill_account' AND state = 'available'`)
 		require.NoError(t, r.client.QueueResume(t.Context(), jobs.QueueBackfill, nil))
 	}
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Slow, Endpoint: "com.atproto.repo.listRecords", Wait: time.Minute, Count: 2}))
+	require.NoError(t,
+		r.net.FailCalls(simnet.CallFault{Kind: simnet.Slow, Endpoint: "com.atproto.repo.listRecords", Wait: time.Minute, Count: 2}))
 	gap(`attempt = 2`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
 	r.net.ClearCallFaults()
 
 	r.execute(`DELETE FROM gaps`)
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Wait: 6 * time.Second, Count: 1000}))
+	require.NoError(t,
+		r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Wait: 6 * time.Second, Count: 1000}))
 	gap(`attempt = 0`)
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'scheduled' AND metadata #> '{river:resumable_cursor,read_feed,repository,began}' IS NOT NULL`)
+	r.becomes(1, `
+		SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'scheduled'
+		    AND metadata #> '{river:resumable_cursor,read_feed,repository,began}' IS NOT NULL`)
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`))
 	eventually.True(t, func() bool { // as if hours had passed; the job may be running again
-		done, err := r.pool.Exec(t.Context(), `UPDATE river_job SET metadata = jsonb_set(metadata, '{river:resumable_cursor,read_feed,repository,began}', to_jsonb(now() - interval '4 hours'))
+		done, err := r.pool.Exec(t.Context(),
+			`UPDATE river_job SET metadata =
+			jsonb_set(metadata, '{river:resumable_cursor,read_feed,repository,began}', to_jsonb(now() - interval '4 hours'))
 			WHERE kind = 'backfill_account' AND state = 'scheduled'`)
 		require.NoError(t, err)
 		return done.RowsAffected() == 1
@@ -309,7 +323,8 @@ func TestAuditReadsWholeRepositories(t *testing.T) {
 		var records []string
 		for i := from; i < to; i++ {
 			rkey := syntax.NewTID(newest-int64(i)*1000, 0).String()
-			records = append(records, fmt.Sprintf(`{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "value": {"text": "x"}}`, uri(alice, rkey)))
+			records = append(records, fmt.Sprintf(`{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a",`+
+				` "value": {"text": "x"}}`, uri(alice, rkey)))
 		}
 		cursor := ""
 		if to < posts {
@@ -343,7 +358,8 @@ func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 			if i < 0 {
 				i, value = -i, `"no object"`
 			}
-			records = append(records, fmt.Sprintf(`{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "value": %s}`, uri(alice, rkey(i)), value))
+			records = append(records, fmt.Sprintf(`{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a",`+
+				` "value": %s}`, uri(alice, rkey(i)), value))
 		}
 		return fmt.Sprintf(`{"cursor": %q, "records": [%s]}`, next, strings.Join(records, ","))
 	}
@@ -362,7 +378,8 @@ func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 			r := rigOfPDS(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, c.pages[r.URL.Query().Get("cursor")]) })
 			for i := range 6 {
 				r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, indexed_at, record)
-					VALUES ('app.bsky.feed.post', $1, $2, '', 'bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a', now(), now(), '{"text": "x"}')`, alice, rkey(i+1))
+					VALUES ('app.bsky.feed.post', $1, $2, '', 'bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a', now(), now(),
+					    '{"text": "x"}')`, alice, rkey(i+1))
 			}
 			sum := r.audits(true)
 			require.Equal(t, []int{c.failures, 0, 0}, []int{sum.Failures, sum.Extra, sum.Missing})
@@ -392,8 +409,9 @@ func TestRevisionOfTheRepositoryBoundsDates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rkey := syntax.NewTID(c.made.UnixMicro(), 0).String()
-			found := compared{faults: []schema.Fault{{DID: alice, Collection: schema.PostCollection, Rkey: rkey, Fault: schema.FaultMissing}}, listed: map[string]schema.SourceRecord{
-				rkey: {Rkey: rkey, CID: "c", Record: fmt.Appendf(nil, `{"text": "x", "createdAt": %q}`, c.made.Format(time.RFC3339Nano))}}}
+			found := compared{faults: []schema.Fault{{DID: alice, Collection: schema.PostCollection, Rkey: rkey, Fault: schema.FaultMissing}},
+				listed: map[string]schema.SourceRecord{
+					rkey: {Rkey: rkey, CID: "c", Record: fmt.Appendf(nil, `{"text": "x", "createdAt": %q}`, c.made.Format(time.RFC3339Nano))}}}
 			rev := syntax.NewTID(c.rev.UnixMicro(), 0).String()
 			require.NoError(t, (&repository{pool: pool, did: alice, projections: registered(t, pool)}).repair(t.Context(), queue, rev, found, nil))
 			var stored time.Time

@@ -35,14 +35,16 @@ func (w *RequestBackfill) Work(ctx context.Context, job *river.Job[jobs.RequestB
 	added := 0
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var err error
-		if added, err = EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, job.Args.Since, job.Args.Priority, time.Time{}); err != nil {
+		if added, err = EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, job.Args.Since, job.Args.Priority,
+			time.Time{}); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err
 	})
 	if err == nil {
-		JobLog(ctx, w.log).Info("backfills_requested", "account", job.Args.Account, "all", job.Args.All, "accounts", len(dids), "added", added, "promoted", len(dids)-added)
+		JobLog(ctx, w.log).Info("backfills_requested", "account", job.Args.Account, "all", job.Args.All, "accounts", len(dids), "added", added,
+			"promoted", len(dids)-added)
 	}
 	return err
 }

@@ -78,10 +78,11 @@ const (
 )
 
 func newResyncRepo(cfg Config) *ResyncRepo {
-	limits := ResyncLimits{PerHour: cmp.Or(cfg.Resync.PerHour, 600), Useful: cmp.Or(cfg.Resync.Useful, time.Minute), Useless: cmp.Or(cfg.Resync.Useless, time.Hour),
-		First: cmp.Or(cfg.Resync.First, time.Minute), Within: cmp.Or(cfg.Resync.Within, 9*time.Minute)}
-	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, fetched: cfg.fetched(), read: cfg.ReadRepository,
-		limits: limits, again: make(chan struct{}, resyncsAtOnce-1)}
+	limits := ResyncLimits{PerHour: cmp.Or(cfg.Resync.PerHour, 600), Useful: cmp.Or(cfg.Resync.Useful, time.Minute),
+		Useless: cmp.Or(cfg.Resync.Useless, time.Hour),
+		First:   cmp.Or(cfg.Resync.First, time.Minute), Within: cmp.Or(cfg.Resync.Within, 9*time.Minute)}
+	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections,
+		fetched: cfg.fetched(), read: cfg.ReadRepository, limits: limits, again: make(chan struct{}, resyncsAtOnce-1)}
 }
 
 // EnqueueResyncs adds the jobs of accounts that a commit marked, in its transaction. An
@@ -183,7 +184,9 @@ func (w *ResyncRepo) takeAgain() (taken bool, release func()) {
 // failed decides when to try again. If the account or its server caused the error, the job
 // does not fail: the error is stored with the account. The next attempt comes after as long
 // as the account has been desynchronized, at most a day.
-func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo], log *slog.Logger, state *schema.ResyncState, err error) error {
+func (w *ResyncRepo) failed(
+	ctx context.Context, job *river.Job[jobs.ResyncRepo], log *slog.Logger, state *schema.ResyncState, err error,
+) error {
 	_, api := errors.AsType[*bluesky.Error](err)
 	_, unverified := errors.AsType[*unverifiedError](err)
 	keyless := errors.Is(err, bluesky.ErrNoKey)

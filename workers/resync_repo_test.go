@@ -110,7 +110,8 @@ func TestResyncStoresEditsAndDeletions(t *testing.T) {
 	}
 	require.Equal(t, []string{note + " self new", document + " self edited"}, r.records(did))
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM tombstones WHERE rkey IN ($1, 'gone')`, deleted))
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'read_posts' AND state = 'completed' AND args::text LIKE '%' || $1 || '%'`, written.Rkey)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'read_posts' AND state = 'completed' AND args::text LIKE '%' || $1 || '%'`,
+		written.Rkey)
 	require.Equal(t, 1, r.fetched())
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM resyncs WHERE unchanged = 0 AND rev <> '' AND problem = ''`))
 	require.Zero(t, r.refuses(did, tidBefore(time.Minute)), "no job is needed: the compared repository includes the revision")
@@ -195,7 +196,9 @@ func TestWaitingEventsUndoNoResync(t *testing.T) {
 	before, after := tidBefore(time.Minute), tidBefore(-2*time.Minute)
 	event := func(rkey, rev string) schema.Write {
 		key := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
-		l := schema.DeadLetter{Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: key, Rev: rev, Raw: []byte("an event"), At: time.Now()}
+		l := schema.DeadLetter{
+			Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: key, Rev: rev, Raw: []byte("an event"), At: time.Now(),
+		}
 		require.NoError(t, l.Store(t.Context(), r.pool, "s"))
 		return schema.Write{Key: key, Rev: rev, CID: "waited", CreatedAt: time.Now(), Record: []byte(`{"text":"it waited"}`)}
 	}
@@ -235,7 +238,8 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		w := newResyncRepo(Config{Pool: r.pool, Logger: slog.New(slog.DiscardHandler)})
-		ended <- w.Work(rivertest.WorkContext(t.Context(), r.client.Client), &river.Job[jobs.ResyncRepo]{JobRow: inserted.Job, Args: jobs.ResyncRepo{DID: did}})
+		ended <- w.Work(rivertest.WorkContext(t.Context(), r.client.Client),
+			&river.Job[jobs.ResyncRepo]{JobRow: inserted.Job, Args: jobs.ResyncRepo{DID: did}})
 	}()
 	eventually.True(t, func() bool { return len(ended) > 0 || schematest.Blocks(t, r.pool, tx) }, 10*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
@@ -260,7 +264,9 @@ func TestResyncRespectsRetention(t *testing.T) {
 	r.puts(did, persona, ancient, "from before the account was read")
 	r.refuses(did, "")
 	r.synchronized()
-	require.Equal(t, []string{persona + " " + old + " kept for ever", persona + " " + recent + " kept for ever", document + " " + recent + " kept for a day"}, r.records(did))
+	require.Equal(t,
+		[]string{persona + " " + old + " kept for ever", persona + " " + recent + " kept for ever", document + " " + recent + " kept for a day"},
+		r.records(did))
 }
 
 // TestForgerCannotHaveRepositoriesFetched shows that forgeries have no repository fetched more
@@ -281,7 +287,8 @@ func TestForgerCannotHaveRepositoriesFetched(t *testing.T) {
 	forge()
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE unchanged = 1`)
 	forge()
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'scheduled' AND scheduled_at > now() + interval '50 minutes'`)
+	r.becomes(1,
+		`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'scheduled' AND scheduled_at > now() + interval '50 minutes'`)
 	require.Equal(t, 1, r.fetched())
 	r.due()
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE unchanged = 2 AND due_at > now() + interval '110 minutes'`)
@@ -371,7 +378,9 @@ func TestDeletedDIDIsADeletedAccount(t *testing.T) {
 	did, _ := r.busiest()
 	r.follows(did)
 	require.NoError(t, r.net.Delete(did))
-	r.execute(`INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('\x01', 'verify', $1, 'a test', '', 0, now(), now())`, did)
+	r.execute(`
+		INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen)
+		VALUES ('\x01', 'verify', $1, 'a test', '', 0, now(), now())`, did)
 	r.refuses(did, "")
 	r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND status = 'deleted'`, did))
 	r.becomes(0, `SELECT count(*) FROM resyncs`)
@@ -404,5 +413,7 @@ func TestServerOfItsOwnDocumentIsAskedAgain(t *testing.T) {
 	t.Cleanup(server.Close)
 	did := "did:web:" + strings.Replace(strings.TrimPrefix(server.URL, "http://"), ":", "%3A", 1)
 	r.refuses(did, "")
-	r.becomes(1, `SELECT count(*) FROM resyncs WHERE did = $1 AND problem LIKE '%its own server says so%' AND due_at BETWEEN now() + interval '50 minutes' AND now() + interval '1 hour'`, did)
+	r.becomes(1, `
+		SELECT count(*) FROM resyncs WHERE did = $1 AND problem LIKE '%its own server says so%'
+		    AND due_at BETWEEN now() + interval '50 minutes' AND now() + interval '1 hour'`, did)
 }

@@ -29,7 +29,8 @@ func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 	r.refuses(did, "")
 	r.becomes(1, `SELECT count(*) FROM resyncs WHERE `+late+` AND due_at > now() + interval '50 minutes'`)
 	r.net.ClearCallFaults()
-	r.execute(`UPDATE river_job SET created_at = created_at - interval '1 hour' WHERE kind = 'resync_repo'`) // the next attempts may take longer
+	// the next attempts may take longer
+	r.execute(`UPDATE river_job SET created_at = created_at - interval '1 hour' WHERE kind = 'resync_repo'`)
 	before := r.fetched()
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getRepo", Count: 1}))
 	r.due()
@@ -45,7 +46,9 @@ func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 func TestKilledResyncBeginsAgainSoon(t *testing.T) {
 	t.Parallel()
 	w := newResyncRepo(Config{Logger: slog.New(slog.DiscardHandler)})
-	for age, want := range map[time.Duration]time.Duration{-time.Hour: time.Minute, 0: time.Minute, 3 * time.Minute: 3 * time.Minute, time.Hour: 9 * time.Minute} {
+	for age, want := range map[time.Duration]time.Duration{
+		-time.Hour: time.Minute, 0: time.Minute, 3 * time.Minute: 3 * time.Minute, time.Hour: 9 * time.Minute,
+	} {
 		created := time.Now()
 		attempted := created.Add(age)
 		job := &river.Job[jobs.ResyncRepo]{JobRow: &rivertype.JobRow{CreatedAt: created, AttemptedAt: &attempted}}

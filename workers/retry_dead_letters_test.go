@@ -23,7 +23,8 @@ import (
 func addJob(t *testing.T, pool *pgxpool.Pool, kind, queue, args string) (id int64) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(t.Context(), `INSERT INTO river_job (args, kind, max_attempts, queue) VALUES ($1, $2, 1, $3) RETURNING id`, args, kind, queue).Scan(&id); err != nil {
+		if err := tx.QueryRow(t.Context(), `INSERT INTO river_job (args, kind, max_attempts, queue) VALUES ($1, $2, 1, $3) RETURNING id`, args,
+			kind, queue).Scan(&id); err != nil {
 			return err
 		}
 		_, err := tx.Exec(t.Context(), `SELECT pg_notify(current_schema() || '.river_insert', '{"queue":"' || $1 || '"}')`, queue)
@@ -57,7 +58,8 @@ func TestDiscardedJobIsADeadLetter(t *testing.T) {
 	const args = `{"records": ["did:plc:a/app.bsky.feed.post/1"]}`
 	first := addJob(t, pool, "read_posts", "process", args)
 	l := letter(t, pool, "job", "count = 1")
-	require.Equal(t, []any{"job", "retryable", "open", "read_posts", "process", args}, []any{l.Stage, l.Class, l.State, l.Kind, l.Queue, string(l.Raw)})
+	require.Equal(t, []any{"job", "retryable", "open", "read_posts", "process", args},
+		[]any{l.Stage, l.Class, l.State, l.Kind, l.Queue, string(l.Raw)})
 	require.Equal(t, first, *l.Job)
 	require.Contains(t, l.Cause, `relation "chains" does not exist`)
 	execute(t, pool, `UPDATE dead_letters SET cause = 'the first'`)
@@ -142,8 +144,12 @@ func TestRetryOfAJobWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	working(t, pool) // without retention: no worker processes expire
-	for i, job := range [][2]string{{"of_another_version", `{}`}, {"expire", `{}`}, {"read_posts", `{"records": "not a list"}`}, {"read_posts", `{"records": []}`}} {
-		execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen) VALUES ($1, 'job', $2, 'first', $3, 1, now(), now())`,
+	for i, job := range [][2]string{
+		{"of_another_version", `{}`}, {"expire", `{}`}, {"read_posts", `{"records": "not a list"}`}, {"read_posts", `{"records": []}`},
+	} {
+		execute(t, pool, `
+			INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen)
+			VALUES ($1, 'job', $2, 'first', $3, 1, now(), now())`,
 			fmt.Appendf(nil, "%d", i), job[0], []byte(job[1]))
 	}
 	execute(t, pool, `SELECT retry_dead_letters()`)
@@ -169,13 +175,15 @@ func TestRetryPromotesAnUnfinishedJob(t *testing.T) {
 	client := working(t, pool) // its backfill queue is paused
 	fromGo(t, pool, client, time.Now(), jobs.PriorityColdStart)
 	execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen)
-		VALUES ('\x00', 'job', 'backfill_account', 'first', convert_to('{"did": "`+alice+`", "since": "2026-01-01T00:00:00Z", "not_before": "2026-01-01T00:00:00Z"}', 'UTF8'), 1, now(), now())`)
+		VALUES ('\x00', 'job', 'backfill_account', 'first', convert_to('{"did": "`+alice+
+		`", "since": "2026-01-01T00:00:00Z", "not_before": "2026-01-01T00:00:00Z"}', 'UTF8'), 1, now(), now())`)
 	for range 2 { // a second request changes nothing
 		execute(t, pool, `SELECT retry_dead_letters(), retry_dead_letter((SELECT id FROM dead_letters))`)
 		letter(t, pool, "job", "job IS NOT NULL AND state = 'retrying'")
 		eventually.True(t, func() bool {
 			var left int
-			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'retry_dead_letters' AND state <> 'completed'`).Scan(&left))
+			require.NoError(t, pool.QueryRow(t.Context(), `
+				SELECT count(*) FROM river_job WHERE kind = 'retry_dead_letters' AND state <> 'completed'`).Scan(&left))
 			return left == 0
 		}, 20*time.Millisecond)
 		found := backfillsOf(t, pool, alice)
@@ -192,7 +200,8 @@ func TestRetryPromotesAnUnfinishedJob(t *testing.T) {
 func TestInterruptedRetryContinues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Store(t.Context(), pool, "s"))
+	require.NoError(t,
+		(&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Store(t.Context(), pool, "s"))
 	execute(t, pool, `SELECT retry_dead_letters()`)
 	w := &RetryDeadLetters{pool: pool, log: slog.New(slog.DiscardHandler), patience: time.Minute,
 		events: func(context.Context, []schema.StoredDeadLetter) error { return errors.New("the database is away") }}
@@ -200,7 +209,8 @@ func TestInterruptedRetryContinues(t *testing.T) {
 	require.Equal(t, int64(1), letter(t, pool, "decode", "state = 'retrying'").Count)
 	w.patience = 0
 	var snoozed *river.JobSnoozeError
-	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), &snoozed, "the job must snooze, so that others get their turn")
+	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), &snoozed,
+		"the job must snooze, so that others get their turn")
 }
 
 // TestJobWhoseRowsAreRefusedEndsAtOnce covers every registered worker.
@@ -211,7 +221,8 @@ func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
 	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches ON CONFLICT DO NOTHING`)
 	execute(t, pool, `ALTER TABLE gap_backfills ADD CONSTRAINT strict CHECK (did = '')`)
 	execute(t, pool, `DELETE FROM river_job`)
-	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
+	execute(t, pool,
+		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
 	working(t, pool)
 	l := letter(t, pool, "job", "kind = 'close_gap'")
 	require.Equal(t, schema.ClassPermanent, l.Class)

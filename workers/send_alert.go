@@ -56,7 +56,8 @@ func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) er
 	if err := w.post(ctx, body); err != nil {
 		return fmt.Errorf("send alert %s: %w", job.Args.Name, err)
 	}
-	JobLog(ctx, w.log).Info("alert_sent", "name", job.Args.Name, "component", job.Args.Component, "resolved", job.Args.Resolved, "format", w.hook.format)
+	JobLog(ctx, w.log).Info("alert_sent", "name", job.Args.Name, "component", job.Args.Component, "resolved", job.Args.Resolved, "format",
+		w.hook.format)
 	return nil
 }
 

@@ -34,13 +34,16 @@ func TestMessagesThatFailAtFirst(t *testing.T) {
 		state, why, where string
 		patience          time.Duration // 0 means longer than a response takes
 	}{
-		"500 and then well":       {status(500, 200), 2, 8, "completed", "returned 500", "attempt = 2", 0},
-		"429 and then well":       {status(429, 204), 2, 8, "completed", "", "attempt = 1 AND finalized_at - created_at > interval '1 second'", 0},
-		"500 for ever":            {status(500), 2, 2, "discarded", "returned 500", "true", 0},
-		"no such webhook":         {status(404), 1, 8, "cancelled", `returned 404: \"no room`, "true", 0},
-		"moved":                   {status(302), 1, 8, "cancelled", "returned 302", "true", 0},
-		"hangs":                   {hangs, 2, 8, "completed", "did not respond within 300ms", "attempt >= 2", 300 * time.Millisecond},
-		"hangs in its response":   {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond}, // would never complete if this counted as a failure
+		"500 and then well": {status(500, 200), 2, 8, "completed", "returned 500", "attempt = 2", 0},
+		"429 and then well": {
+			status(429, 204), 2, 8, "completed", "", "attempt = 1 AND finalized_at - created_at > interval '1 second'", 0,
+		},
+		"500 for ever":    {status(500), 2, 2, "discarded", "returned 500", "true", 0},
+		"no such webhook": {status(404), 1, 8, "cancelled", `returned 404: \"no room`, "true", 0},
+		"moved":           {status(302), 1, 8, "cancelled", "returned 302", "true", 0},
+		"hangs":           {hangs, 2, 8, "completed", "did not respond within 300ms", "attempt >= 2", 300 * time.Millisecond},
+		// would never complete if this counted as a failure
+		"hangs in its response":   {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond},
 		"falls, and stands again": {falls, 2, 8, "completed", "EOF", "attempt = 2", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +51,8 @@ func TestMessagesThatFailAtFirst(t *testing.T) {
 			r := &rig{t: t, pool: schematest.New(t)}
 			h := newHook(t, c.answer)
 			client := alerting(t, r.pool, h.URL, func(w *Webhook) { w.client.Timeout = cmp.Or(c.patience, w.client.Timeout) })
-			_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()}, &river.InsertOpts{MaxAttempts: c.most + jobs.Deaths})
+			_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()},
+				&river.InsertOpts{MaxAttempts: c.most + jobs.Deaths})
 			require.NoError(t, err)
 			r.moreChecks(3) // whatever the webhook does
 			const sent = ` FROM river_job WHERE kind = 'send_alert' AND args ->> 'name' = 'WeirLag'`
@@ -117,7 +121,8 @@ func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	w := &SendAlert{now: func() time.Time { return now }}
 	for header, want := range map[string]time.Duration{
-		"": 30 * time.Second, "7": 7 * time.Second, "0.3": time.Second, "-5": time.Second, "1e300": time.Hour, "NaN": 30 * time.Second, "soon": 30 * time.Second,
+		"": 30 * time.Second, "7": 7 * time.Second, "0.3": time.Second, "-5": time.Second, "1e300": time.Hour, "NaN": 30 * time.Second,
+		"soon":                          30 * time.Second,
 		"Sat, 04 Jul 2026 12:02:00 GMT": 2 * time.Minute, "Sat, 04 Jul 2020 12:02:00 GMT": time.Second,
 	} {
 		require.Equal(t, want, w.retryAfter(http.Header{"Retry-After": {header}}), header)
@@ -128,11 +133,17 @@ func TestRetryAfter(t *testing.T) {
 // strangers cannot add markup.
 func TestFormats(t *testing.T) {
 	t.Parallel()
-	fired := jobs.SendAlert{Name: "WeirLag", Severity: "warning", Message: "refused by <!channel> & co", Hint: "weir status", Since: time.Unix(0, 0), At: time.Unix(60, 0)}
+	fired := jobs.SendAlert{
+		Name: "WeirLag", Severity: "warning", Message: "refused by <!channel> & co", Hint: "weir status", Since: time.Unix(0, 0),
+		At: time.Unix(60, 0),
+	}
 	for address, want := range map[string]string{
-		"https://hooks.slack.com/services/x":   `{"text":"WARNING: WeirLag. Now: refused by &lt;!channel&gt; &amp; co. Since 1970-01-01 00:00:00 UTC. Hint at: weir status."}`,
-		"https://discord.com/api/webhooks/x/y": `{"allowed_mentions":{"parse":[]},"content":"WARNING: WeirLag. Now: refused by <!channel> & co. Since 1970-01-01 00:00:00 UTC. Hint at: weir status."}`,
-		"http://127.0.0.1:1/":                  `{"name":"WeirLag","severity":"warning","message":"refused by <!channel> & co","hint":"weir status","since":"1970-01-01T00:00:00Z","at":"1970-01-01T00:01:00Z"}`,
+		"https://hooks.slack.com/services/x": `{"text":"WARNING: WeirLag. Now: refused by &lt;!channel&gt; &amp; co. Since 1970-01-01 ` +
+			`00:00:00 UTC. Hint at: weir status."}`,
+		"https://discord.com/api/webhooks/x/y": `{"allowed_mentions":{"parse":[]},` +
+			`"content":"WARNING: WeirLag. Now: refused by <!channel> & co. Since 1970-01-01 00:00:00 UTC. Hint at: weir status."}`,
+		"http://127.0.0.1:1/": `{"name":"WeirLag","severity":"warning","message":"refused by <!channel> & co","hint":"weir status",` +
+			`"since":"1970-01-01T00:00:00Z","at":"1970-01-01T00:01:00Z"}`,
 	} {
 		h, err := NewWebhook(address, "")
 		require.NoError(t, err)

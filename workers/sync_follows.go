@@ -154,10 +154,12 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 // stores the problem: a target that does not exist leaves no dead letter.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		JobLog(ctx, w.log).Info("follow_sync_skipped", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by a job that began later")
+		JobLog(ctx, w.log).Info("follow_sync_skipped", "watch", at.Watch.ID, "error",
+			"the watch is gone, was changed, or was read by a job that began later")
 		return schema.DropListing(ctx, w.pool, job.ID)
 	}
-	RowLog(ctx).Warn("listing_failed", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages", at.Pages, "whole", at.End)
+	RowLog(ctx).Warn("listing_failed", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages",
+		at.Pages, "whole", at.End)
 	if failed := schema.RecordWatchProblem(ctx, w.pool, at.Watch, at.Began, err.Error()); failed != nil {
 		return errors.Join(err, failed)
 	}
@@ -247,7 +249,8 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 			return err
 		}
 		// Their servers say whether they are deleted.
-		if _, err := EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Hidden, at.Began, jobs.PriorityGap, time.Time{}); err != nil {
+		if _, err := EnqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Hidden, at.Began, jobs.PriorityGap,
+			time.Time{}); err != nil {
 			return err
 		}
 		if err := w.enqueueNew(ctx, tx, at, changed, priority, now); err != nil {
@@ -271,7 +274,9 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 // their posts, and another a while later. Accounts with stored records are
 // compared with their repositories, because edits and deletions were missed
 // while they were not followed.
-func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.MemberChanges, priority int, now time.Time) error {
+func (w *SyncFollows) enqueueNew(
+	ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.MemberChanges, priority int, now time.Time,
+) error {
 	if len(changed.Added) == 0 {
 		return nil
 	}

@@ -28,7 +28,8 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
 		require.NoError(t, err)
-		require.NoError(t, tx.QueryRow(t.Context(), `SELECT id FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' <> '0'`).Scan(&older))
+		require.NoError(t,
+			tx.QueryRow(t.Context(), `SELECT id FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' <> '0'`).Scan(&older))
 		awaited, release = r.holding(func(tx pgx.Tx) error { // blocks the write of its first page
 			return schema.AddListingMembers(t.Context(), tx, older, "", []schema.Member{{DID: others[0]}})
 		})
@@ -42,7 +43,8 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE id = $1 AND state = 'running'`, older))
 	release()
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running', 'scheduled', 'retryable')`)
-	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "unfollowed; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
+	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "unfollowed; %d calls",
+		len(r.net.Calls("app.bsky.graph.getFollows")))
 }
 
 // TestOlderFailureDoesNotReplaceANewerListing fails a sync after a newer listing has been stored.
@@ -101,7 +103,8 @@ func TestChangedWatchIsReadAgain(t *testing.T) {
 
 	syncs := r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`)
 	r.execute(`UPDATE watches SET target = target, at_least = at_least, problem = ''`)
-	require.Equal(t, syncs, r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`), "an update without a change must add no sync")
+	require.Equal(t, syncs, r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`),
+		"an update without a change must add no sync")
 }
 
 // TestLongListingIsReadInTurns shows that a second-degree listing that takes longer than a job's
@@ -116,11 +119,14 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[25:]...))
 	want, pages := r.secondDegree(3)
 	r.net.SetLatency(20 * time.Millisecond)
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", After: 8, Count: 1000})) // of 25 pages and more
+	// of 25 pages and more
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", After: 8, Count: 1000}))
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
+		_, err := tx.Exec(t.Context(), `
+			INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
 		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), `INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // an account that the listing does not contain
+		// an account that the listing does not contain
+		_, err = tx.Exec(t.Context(), `INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID)
 		return err
 	}))
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND errors IS NOT NULL`)
@@ -211,7 +217,8 @@ func TestLongListingIsNotStartedTwice(t *testing.T) {
 	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "a failing watch does not delay others")
 
 	r.execute(`INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by)
-		SELECT id, 1, 'did:plc:a', '', '', '', '' FROM river_job WHERE args ->> 'watch' IN ('1', '2') UNION ALL SELECT 0, 1, 'did:plc:a', '', '', '', ''`)
+		SELECT id, 1, 'did:plc:a', '', '', '', '' FROM river_job WHERE args ->> 'watch' IN ('1', '2')
+		UNION ALL SELECT 0, 1, 'did:plc:a', '', '', '', ''`)
 	n, err := schema.DropOrphanedListings(t.Context(), r.pool, 10)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
@@ -285,7 +292,9 @@ func TestDeletionThatNoStreamReportedIsFound(t *testing.T) {
 		require.NoError(t, r.net.Delete(did))
 	}
 	require.NoError(t, r.net.Deactivate(followed[3]))
-	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
+	r.execute(`
+		INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+		VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(0, `SELECT count(*) FROM gaps WHERE closed_at IS NULL`)
 	deleted := `SELECT count(*) FROM accounts WHERE status = 'deleted' AND did = ANY ($1)`
 	require.Equal(t, 2, r.count(deleted, followed[:2]), "the gap's comparisons ask the servers")
@@ -304,7 +313,8 @@ func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ('nobody.example', 'follows'), ('did:plc:zzzzzzzzzzzzzzzzzzzzzzzz', 'account'),
-		($1, 'list'), ($2, 'starterpack')`, "at://"+r.net.Hub().DID+"/app.bsky.graph.list/3kaaaaaaaaa2a", "at://"+r.net.Hub().DID+"/app.bsky.graph.starterpack/3kaaaaaaaaa2a")
+		($1, 'list'), ($2, 'starterpack')`, "at://"+r.net.Hub().DID+"/app.bsky.graph.list/3kaaaaaaaaa2a",
+		"at://"+r.net.Hub().DID+"/app.bsky.graph.starterpack/3kaaaaaaaaa2a")
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(4, `SELECT count(*) FROM watches WHERE problem <> ''`)
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state <> 'completed'`)

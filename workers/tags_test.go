@@ -102,7 +102,9 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.FillCollections{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, readPosts{}} {
+	for _, args := range []river.JobArgs{
+		jobs.CheckAlerts{}, jobs.FillCollections{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, readPosts{},
+	} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1`, inserted.Job.ID)
@@ -132,7 +134,8 @@ func TestNextRunSettlesTheDeadLetter(t *testing.T) {
 	ends := func(args river.JobArgs, state string) (letters string) {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
-		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = $2::text::river_job_state, finalized_at = now() WHERE id = $1`, inserted.Job.ID, state)
+		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = $2::text::river_job_state, finalized_at = now() WHERE id = $1`,
+			inserted.Job.ID, state)
 		require.NoError(t, err)
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT string_agg(state, ' ' ORDER BY id) FROM dead_letters`).Scan(&letters))
 		return letters
@@ -147,11 +150,15 @@ func TestTagsOfJobsFromSQL(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for sql, want := range map[string][]string{
-		`INSERT INTO watches (target, kind) VALUES ('b.example', 'starterpack') RETURNING id`:                                                  {"starterpack"},
-		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'x', now()) RETURNING id`: {"stream-s"},
-		`SELECT enqueue_backfill('alice.example', interval '1 hour', 1)`:                                                                       {"gap", "one-account"},
-		`SELECT enqueue_backfill_all()`: {"cold-start", "every-account"},
-		`SELECT enqueue_retries()`:      {"manual"},
+		`INSERT INTO watches (target, kind) VALUES ('b.example', 'starterpack') RETURNING id`: {
+			"starterpack",
+		},
+		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'x', now()) RETURNING id`: {
+			"stream-s",
+		},
+		`SELECT enqueue_backfill('alice.example', interval '1 hour', 1)`: {"gap", "one-account"},
+		`SELECT enqueue_backfill_all()`:                                  {"cold-start", "every-account"},
+		`SELECT enqueue_retries()`:                                       {"manual"},
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
@@ -184,7 +191,8 @@ func TestTagsFollowTheReason(t *testing.T) {
 			return err
 		}))
 		var id int64
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT max(id) FROM river_job WHERE kind = 'backfill_account' HAVING count(*) = 1`).Scan(&id))
+		require.NoError(t,
+			pool.QueryRow(t.Context(), `SELECT max(id) FROM river_job WHERE kind = 'backfill_account' HAVING count(*) = 1`).Scan(&id))
 		require.Equal(t, c.want, tagsOf(t, pool, id))
 		_, err := pool.Exec(t.Context(), `UPDATE river_job SET tags = array_append(tags, $1) WHERE $1 <> ALL (tags)`, jobs.TagDeadLetter)
 		require.NoError(t, err)

@@ -33,7 +33,9 @@ var (
 )
 
 // InsertMany is River's middleware around every insert.
-func (m *traced) InsertMany(ctx context.Context, jobs []*rivertype.JobInsertParams, inner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
+func (m *traced) InsertMany(
+	ctx context.Context, jobs []*rivertype.JobInsertParams, inner func(context.Context) ([]*rivertype.JobInsertResult, error),
+) ([]*rivertype.JobInsertResult, error) {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	if len(carrier) > 0 {

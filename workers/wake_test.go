@@ -37,7 +37,8 @@ func (w *napper) Work(context.Context, *river.Job[nap]) error {
 // polling starts workers that poll their queues at an interval.
 func polling(t *testing.T, pool *pgxpool.Pool, cfg Config) *Client {
 	t.Helper()
-	cfg.Pool, cfg.ID, cfg.Projections, cfg.Queues, cfg.Logger = pool, t.Name(), registered(t, pool), []string{jobs.QueueNetwork}, slog.New(slog.DiscardHandler)
+	cfg.Pool, cfg.ID, cfg.Projections, cfg.Queues, cfg.Logger = pool, t.Name(), registered(t, pool), []string{jobs.QueueNetwork},
+		slog.New(slog.DiscardHandler)
 	cfg.Features = []func(Bundle) error{func(b Bundle) error {
 		Add(b, &napper{})
 		return nil

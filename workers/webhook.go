@@ -62,7 +62,9 @@ func (h *Webhook) body(a jobs.SendAlert) ([]byte, error) {
 	case FormatDiscord:
 		const most = 2000 // characters; Discord refuses more
 		content := []rune(sentences(a))
-		return json.Marshal(map[string]any{"content": string(content[:min(len(content), most)]), "allowed_mentions": map[string]any{"parse": []string{}}})
+		return json.Marshal(map[string]any{
+			"content": string(content[:min(len(content), most)]), "allowed_mentions": map[string]any{"parse": []string{}},
+		})
 	}
 	return json.Marshal(a)
 }

@@ -94,7 +94,10 @@ func NewBundle(cfg Config) Bundle {
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
 	}
-	return Bundle{bundle: &bundle{cfg: &cfg, workers: river.NewWorkers(), args: decoders{}, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections), queues: map[string]int{}}}
+	return Bundle{bundle: &bundle{
+		cfg: &cfg, workers: river.NewWorkers(), args: decoders{}, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections),
+		queues: map[string]int{},
+	}}
 }
 
 // New builds the client that processes the queues. Start it with Start and stop it by cancelling
@@ -160,16 +163,27 @@ func addWorkers(bundle Bundle, cfg Config) error {
 			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
 		}
 	}
-	Add(bundle, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: PageRecords, patience: cfg.JobTimeout / 2})
-	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
+	Add(bundle,
+		&RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: PageRecords, patience: cfg.JobTimeout / 2})
+	Add(interruptible,
+		&SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
+	Add(interruptible, &BackfillAccount{
+		pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections,
+		patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched(),
+	})
 	Add(bundle, &DeleteExpired{bundle: bundle, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
 	Add(bundle, &CloseGap{pool: cfg.Pool, archive: cfg.Network, networks: cfg.Networks, log: cfg.Logger})
-	Add(interruptible, &BackfillNetwork{pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2})
-	Add(bundle, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: bundle.args, patience: cfg.JobTimeout / 2})
-	Add(bundle, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
+	Add(interruptible, &BackfillNetwork{
+		pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections,
+		jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2,
+	})
+	Add(bundle, &RetryDeadLetters{
+		pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: bundle.args, patience: cfg.JobTimeout / 2,
+	})
+	Add(bundle,
+		&CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
 	Add(bundle, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
 		expire, err := NewExpire(bundle, *cfg.Keep)
@@ -178,8 +192,9 @@ func addWorkers(bundle Bundle, cfg Config) error {
 		}
 		Add(bundle, expire)
 	}
-	Add(interruptible, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
-		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Hooks: cfg.Hooks}})
+	Add(interruptible, &Audit{every: cfg.Audit.Every,
+		auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
+			Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Hooks: cfg.Hooks}})
 	return nil
 }
 
@@ -193,7 +208,10 @@ func addRepositories(b Bundle, cfg Config) {
 // riverIndexes returns the indexes that River rebuilds each night. The schema
 // drops the two on args and metadata, and River warns about each missing index.
 func riverIndexes() []string {
-	return []string{"river_job_kind", "river_job_pkey", "river_job_prioritized_fetching_index", "river_job_state_and_finalized_at_index", "river_job_unique_idx"}
+	return []string{
+		"river_job_kind", "river_job_pkey", "river_job_prioritized_fetching_index", "river_job_state_and_finalized_at_index",
+		"river_job_unique_idx",
+	}
 }
 
 // AuditPlan is how often audits run, and how many accounts they compare.
@@ -286,8 +304,9 @@ func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) 
 func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, error) {
 	dropped := 0
 	for {
-		result, err := client.JobDeleteMany(ctx, river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind(), jobs.BackfillRepo{}.Kind(), jobs.RequestBackfill{}.Kind()).
-			States(rivertype.JobStateAvailable, rivertype.JobStateScheduled, rivertype.JobStateRetryable).First(1000))
+		result, err := client.JobDeleteMany(ctx,
+			river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind(), jobs.BackfillRepo{}.Kind(), jobs.RequestBackfill{}.Kind()).
+				States(rivertype.JobStateAvailable, rivertype.JobStateScheduled, rivertype.JobStateRetryable).First(1000))
 		if err != nil {
 			return dropped, fmt.Errorf("drop backfills: %w", err)
 		}
@@ -313,7 +332,8 @@ func (h atLeast) Handle(ctx context.Context, r slog.Record) error {
 	if ctx.Err() != nil {
 		r.Attrs(func(a slog.Attr) bool {
 			text := a.Value.String()
-			cancelled = (a.Key == "error" || a.Key == "err") && (strings.HasSuffix(text, context.Canceled.Error()) || strings.HasSuffix(text, "conn closed"))
+			cancelled = (a.Key == "error" || a.Key == "err") && (strings.HasSuffix(text, context.Canceled.Error()) || strings.HasSuffix(text,
+				"conn closed"))
 			return !cancelled
 		})
 	}

@@ -60,7 +60,8 @@ func auditCommand() *cobra.Command {
 // printAudit prints the compared accounts, the differences and a summary.
 func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	for _, c := range sum.Compared {
-		fmt.Fprintf(w, "compared %s  %s from %s to %s\n", web.Plain(c.DID), output.Count(int64(c.Records), "record", "records"), second(c.From), second(c.To))
+		fmt.Fprintf(w, "compared %s  %s from %s to %s\n", web.Plain(c.DID), output.Count(int64(c.Records), "record", "records"), second(c.From),
+			second(c.To))
 	}
 	for _, f := range faults {
 		name := f.DID
@@ -73,7 +74,8 @@ func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 		fmt.Fprint(w, "no record was compared, so there is no score")
 	} else {
 		fmt.Fprintf(w, "%s of %s from %s to %s: %.4f of them agree; %d missing, %d extra, %d stale",
-			output.Count(int64(sum.Records), "record", "records"), output.Count(int64(len(sum.Compared)), "account", "accounts"), second(*sum.From), second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
+			output.Count(int64(sum.Records), "record", "records"), output.Count(int64(len(sum.Compared)), "account", "accounts"), second(*sum.From),
+			second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
 	}
 	if sum.Repaired && sum.Missing+sum.Extra+sum.Stale > 0 {
 		fmt.Fprint(w, "; repaired")

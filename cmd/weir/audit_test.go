@@ -17,5 +17,6 @@ func TestPrintAudit(t *testing.T) {
 	printAudit(&w, schema.Audit{Accounts: 2, Failures: 1, Pending: 1, Records: 1, Score: &score, From: &at, To: &at,
 		Compared: []schema.Compared{{DID: "did:plc:a", Records: 1, From: at, To: at}}}, nil)
 	require.Contains(t, w.String(), "\n1 record of 1 account from 2026-07-04T12:00:00Z to ")
-	require.Contains(t, w.String(), "; 1 account could not be read; 1 account was left out, because the first read of its records has not ended\n")
+	require.Contains(t, w.String(),
+		"; 1 account could not be read; 1 account was left out, because the first read of its records has not ended\n")
 }

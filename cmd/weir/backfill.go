@@ -117,7 +117,8 @@ func describeNetworkBackfill(b schema.NetworkBackfill) string {
 	case b.ReadTo == nil:
 		state = "waiting"
 	}
-	words := []string{state, fmt.Sprintf("%d %% of %s to %s", int(100*b.Rest().Sub(b.From)/b.To.Sub(b.From)), b.From.UTC().Format(time.RFC3339), b.To.UTC().Format(time.RFC3339)),
+	words := []string{state, fmt.Sprintf("%d %% of %s to %s", int(100*b.Rest().Sub(b.From)/b.To.Sub(b.From)),
+		b.From.UTC().Format(time.RFC3339), b.To.UTC().Format(time.RFC3339)),
 		output.Count(b.Events, "event", "events"), output.Count(b.Records, "record", "records") + " changed"}
 	if b.Gap != nil {
 		words = append(words, fmt.Sprintf("for gap %d", *b.Gap))
@@ -185,8 +186,8 @@ func printBackfills(w io.Writer, b schema.Backfills) error {
 	if err := bar.Set(b.Done); err != nil {
 		return err
 	}
-	words := []string{fmt.Sprintf("%d running", b.Running), fmt.Sprintf("%d waiting", b.Waiting), fmt.Sprintf("%d waiting for a retry", b.Failing),
-		fmt.Sprintf("%d posts found", b.Posts)}
+	words := []string{fmt.Sprintf("%d running", b.Running), fmt.Sprintf("%d waiting", b.Waiting),
+		fmt.Sprintf("%d waiting for a retry", b.Failing), fmt.Sprintf("%d posts found", b.Posts)}
 	if rate := float64(b.LastMinute); rate > 0 {
 		words = append(words, fmt.Sprintf("%.0f accounts/min", rate))
 		if open > 0 {
@@ -203,7 +204,8 @@ func describeHistory(h history.History) string {
 	if h.State == history.StateListing {
 		of = " listed so far"
 	}
-	words := []string{h.State, fmt.Sprintf("%d of %s%s", h.Done, output.Count(h.Accounts, "account", "accounts"), of), output.Count(h.Records, "record", "records")}
+	words := []string{h.State, fmt.Sprintf("%d of %s%s", h.Done, output.Count(h.Accounts, "account", "accounts"), of), output.Count(h.Records,
+		"record", "records")}
 	if h.Limited > 0 {
 		words = append(words, output.Count(h.Limited, "account", "accounts")+" at the limit")
 	}
@@ -242,7 +244,8 @@ func backfillCancelCommand() *cobra.Command {
 				fmt.Fprintf(cmd.OutOrStdout(), "%s of the network cancelled\n", output.Count(networks, "backfill", "backfills"))
 			}
 			if histories > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled: weir backfill add --collection continues one\n", output.Count(int64(histories), "history", "histories"))
+				fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled: weir backfill add --collection continues one\n",
+					output.Count(int64(histories), "history", "histories"))
 			}
 			return err
 		}),

@@ -33,7 +33,8 @@ func collectionAddCommand() *cobra.Command {
 			return changeCollection(cmd, change, "storing %s; running processes follow within seconds\n")
 		},
 	}
-	cmd.Flags().DurationVar(&keep, "keep", 0, "how long its records are kept, 0 for ever, which also reads its past (default: as long as WEIR_RETENTION says)")
+	cmd.Flags().DurationVar(&keep, "keep", 0,
+		"how long its records are kept, 0 for ever, which also reads its past (default: as long as WEIR_RETENTION says)")
 	return cmd
 }
 
@@ -43,7 +44,8 @@ func collectionRemoveCommand() *cobra.Command {
 		Short: "No longer store a collection, even if WEIR_COLLECTIONS names it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return changeCollection(cmd, schema.CollectionChange{Collection: args[0]}, "no longer storing %s; running processes follow within seconds\n")
+			return changeCollection(cmd, schema.CollectionChange{Collection: args[0]},
+				"no longer storing %s; running processes follow within seconds\n")
 		},
 	}
 }

@@ -25,7 +25,8 @@ func compareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare --with URL",
 		Short: "Compare what the database in DATABASE_URL holds with another one, such as one that was rebuilt from the archive",
-		Long: `Named columns of every table are compared row by row; nothing is written. With --tables, it prints what is compared, and what is left out and why.
+		Long: `Named columns of every table are compared row by row; nothing is written.
+With --tables, it prints what is compared, and what is left out and why.
 Both databases should have read the same stream to the same point, and no job should wait. The exit status is 1 if they differ.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,7 +47,8 @@ Both databases should have read the same stream to the same point, and no job sh
 				different := int64(0)
 				for _, r := range results {
 					different += r.Different
-					fmt.Fprintf(out, "%s: %s and %s, %s\n", r.Table, output.Count(r.First, "row", "rows"), output.Count(r.Second, "row", "rows"), output.Count(r.Different, "difference", "differences"))
+					fmt.Fprintf(out, "%s: %s and %s, %s\n", r.Table, output.Count(r.First, "row", "rows"), output.Count(r.Second, "row", "rows"),
+						output.Count(r.Different, "difference", "differences"))
 				}
 				if different > 0 {
 					return fmt.Errorf("the databases differ in %s", output.Count(different, "row", "rows"))

@@ -74,7 +74,8 @@ func deadletterListCommand() *cobra.Command {
 	}
 	filter := filterFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 50, "the maximum number of dead letters")
-	cmd.Flags().StringVar(&state, "state", "", "only dead letters in a state, instead of open and retrying: "+strings.Join(schema.DeadLetterStates(), ", "))
+	cmd.Flags().StringVar(&state, "state", "",
+		"only dead letters in a state, instead of open and retrying: "+strings.Join(schema.DeadLetterStates(), ", "))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := filter()
@@ -222,7 +223,10 @@ func printDeadLetter(w io.Writer, l *schema.StoredDeadLetter) error {
 
 // selecting completes a command that acts on dead letters. It calls one for each number
 // among the arguments, or all with the filter of the flags.
-func selecting(cmd *cobra.Command, one func(ctx context.Context, p app.App, id int64) error, all func(context.Context, app.App, schema.DeadLetterFilter) error) *cobra.Command {
+func selecting(
+	cmd *cobra.Command, one func(ctx context.Context, p app.App, id int64) error,
+	all func(context.Context, app.App, schema.DeadLetterFilter) error,
+) *cobra.Command {
 	every := cmd.Flags().Bool("all", false, "every open dead letter, or those of --stage and --class")
 	filter := filterFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -265,7 +269,8 @@ func deadletterRetryCommand() *cobra.Command {
 	}, func(ctx context.Context, p app.App, f schema.DeadLetterFilter) error {
 		n, err := schema.RetryDeadLetters(ctx, p.Pool(), f)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s retrying: `weir deadletter list` shows the rest\n", output.Count(int64(n), "dead letter", "dead letters"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s retrying: `weir deadletter list` shows the rest\n",
+				output.Count(int64(n), "dead letter", "dead letters"))
 		}
 		return err
 	})

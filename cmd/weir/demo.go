@@ -47,7 +47,9 @@ func demoCommand() *cobra.Command {
 			cfg = cfg.ForTerminal(slog.LevelWarn)
 			ctx := cmd.Context()
 			defer output.Stopping(ctx, cmd.OutOrStdout())()
-			network, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), History: demoHistory, Events: true, Archive: &simnet.Archive{}, Logger: cfg.Logger()})
+			network, err := simnet.New(simnet.Config{
+				Seed: uint64(time.Now().UnixNano()), History: demoHistory, Events: true, Archive: &simnet.Archive{}, Logger: cfg.Logger(),
+			})
 			if err != nil {
 				return err
 			}
@@ -96,7 +98,8 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&both, "nostr", false, "read a simulated relay of Nostr too, and the whole of both networks")
-	cmd.Flags().StringVar(&source, "source", app.SourceJetstream, "what the stream is read from: "+app.SourceJetstream+" or "+app.SourceFirehose+"; the default is WEIR_SOURCE")
+	cmd.Flags().StringVar(&source, "source", app.SourceJetstream,
+		"what the stream is read from: "+app.SourceJetstream+" or "+app.SourceFirehose+"; the default is WEIR_SOURCE")
 	return cmd
 }
 
@@ -119,7 +122,10 @@ func useSimnet(c *app.Config, n *simnet.Net) {
 // and makes Weir read it too. It adds no watch, because the watch of a Bluesky account leads to no
 // Nostr author. The history of both networks is read from their servers.
 func useSimnetNostr(c *app.Config, n *simnet.Net) (*simnet.Nostr, error) {
-	relay, err := simnet.NewNostr(simnet.NostrConfig{Seed: uint64(time.Now().UnixNano()), Authors: demoAuthors, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 500}}}) // a seed
+	// a seed
+	relay, err := simnet.NewNostr(simnet.NostrConfig{
+		Seed: uint64(time.Now().UnixNano()), Authors: demoAuthors, Now: time.Now(), Relays: []simnet.NostrRelay{{Page: 500}},
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,8 @@ func printIngest(ctx context.Context, p app.App, w io.Writer) error {
 	events := func(kind string) float64 { return counts["weir_consumer_events_total/"+kind] }
 	fmt.Fprintf(w, "writes %.0f, deletes %.0f, accounts %.0f, identities %.0f, ignored %.0f, dead-lettered %.0f, characters replaced %.0f\n",
 		events("write"), events("delete"), events("account"), events("identity"), events("ignored"),
-		counts["weir_consumer_dead_lettered_total/decode"]+counts["weir_consumer_dead_lettered_total/commit"], counts["weir_consumer_replaced_characters_total"])
+		counts["weir_consumer_dead_lettered_total/decode"]+counts["weir_consumer_dead_lettered_total/commit"],
+		counts["weir_consumer_replaced_characters_total"])
 	left, err := schema.UnfinishedJobs(ctx, p.Pool(), p.Projections().Kinds()...)
 	if err != nil {
 		return err

@@ -22,7 +22,8 @@ func initCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init reader|records|archive",
 		Short: "Write commented settings for a reader of links, the records of a lexicon, or an archive",
-		Long: "Write commented settings into " + app.SettingsFile + ", which every command reads in the current folder. What the environment sets takes\n" +
+		Long: "Write commented settings into " + app.SettingsFile + ", which every command reads in the current folder. " +
+			"What the environment sets takes\n" +
 			"precedence. systemd's units read the same file at /etc/weir/weir.env, and Compose in its project's folder.",
 		ValidArgs: []string{"reader", "records", "archive"},
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -48,7 +49,8 @@ func initCommand() *cobra.Command {
 					return err
 				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "wrote %s: edit it, then run weir dev, or set DATABASE_URL in it and run weir migrate and weir serve\n", path)
+			fmt.Fprintf(cmd.OutOrStdout(), "wrote %s: edit it, then run weir dev, or set DATABASE_URL in it and run weir migrate and weir serve\n",
+				path)
 			return nil
 		},
 	}

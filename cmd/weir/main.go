@@ -63,7 +63,8 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(demoCommand(), initCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
-		migrateCommand(), watchCommand(), collectionCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), rebuildCommand(), ingestCommand(), statusCommand(), healthcheckCommand(),
+		migrateCommand(), watchCommand(), collectionCommand(), backfillCommand(), deadletterCommand(), projectionCommand(), rebuildCommand(),
+		ingestCommand(), statusCommand(), healthcheckCommand(),
 		doctorCommand(), configCommand(), auditCommand(), compareCommand(), traceCommand(), simnetCommand(), versionCommand())
 	cmd.AddCommand(app.Commands()...)
 	return cmd

@@ -54,7 +54,8 @@ func printProjections(w io.Writer, found []schema.RegisteredProjection) error {
 		if p.Running {
 			running = "running over every stored record"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", p.Name, strings.Join(p.Collections, " "), p.Kind, p.Queue, p.Unfinished, p.DeadLetters, running)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", p.Name, strings.Join(p.Collections, " "), p.Kind, p.Queue, p.Unfinished, p.DeadLetters,
+			running)
 	}
 	return table.Flush()
 }

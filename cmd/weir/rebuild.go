@@ -19,7 +19,8 @@ func rebuildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rebuild --projection NAME",
 		Short: "Have the workers rebuild a projection from the stored records, while the stream runs",
-		Long: "The workers project every stored record of the projection's collections again, behind the records of the stream, and delete rows that should not exist. " +
+		Long: "The workers project every stored record of the projection's collections again, behind the records of the stream, " +
+			"and delete rows that should not exist. " +
 			"This command shows how far they are. Ending it does not stop them.",
 		Args: cobra.NoArgs,
 		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, _ []string) error {

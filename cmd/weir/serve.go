@@ -30,7 +30,8 @@ func appCommand(use, short string, run func(context.Context, app.App) error) *co
 }
 
 func serveCommand() *cobra.Command {
-	return appCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.Roles()...))
+	return appCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL",
+		app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.Roles()...))
 }
 
 func consumeCommand() *cobra.Command {
@@ -46,7 +47,8 @@ func workCommand() *cobra.Command {
 		app.WithSystemd(func(ctx context.Context, p app.App) error {
 			return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.Work(ctx, queues...) }, app.RoleWorkers)
 		}, app.RoleWorkers))
-	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to process, separated by commas: process, network, backfill, resync, maintenance, alerts, and those of features (default: all)")
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to process, separated by commas: process, network, backfill, resync, "+
+		"maintenance, alerts, and those of features (default: all)")
 	return cmd
 }
 

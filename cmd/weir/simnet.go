@@ -31,7 +31,10 @@ func simnetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			network := simnet.Config{Seed: seed, Accounts: accounts, History: history, HistorySpan: span, Events: true, Archive: &simnet.Archive{}, Logger: cfg.ForTerminal(slog.LevelWarn).Logger()}
+			network := simnet.Config{
+				Seed: seed, Accounts: accounts, History: history, HistorySpan: span, Events: true, Archive: &simnet.Archive{},
+				Logger: cfg.ForTerminal(slog.LevelWarn).Logger(),
+			}
 			switch mix {
 			case "posts":
 				network.Mix = simnet.MixPosts

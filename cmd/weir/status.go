@@ -67,7 +67,8 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 			paused = "paused"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", web.Plain(q.Name), counted(q.Available, schema.CountedJobs),
-			counted(q.Running, schema.CountedOthers), counted(q.Retryable, schema.CountedJobs), counted(q.Scheduled, schema.CountedOthers), oldest, paused)
+			counted(q.Running, schema.CountedOthers), counted(q.Retryable, schema.CountedJobs), counted(q.Scheduled, schema.CountedOthers), oldest,
+			paused)
 	}
 	follows := "the whole network"
 	if r.FollowsCount > 0 {

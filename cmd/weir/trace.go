@@ -21,10 +21,11 @@ import (
 func traceCommand() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
-		Use:     "trace AT-URI|DID|URL",
-		Short:   "Show everything known about a record, account or link, and why it counts or does not",
-		Example: "  weir trace did:plc:…\n  weir trace at://did:plc:…/app.bsky.feed.post/3k…\n  weir trace https://bsky.app/profile/alice.example/post/3k…\n  weir trace https://news.example/story",
-		Args:    cobra.ExactArgs(1),
+		Use:   "trace AT-URI|DID|URL",
+		Short: "Show everything known about a record, account or link, and why it counts or does not",
+		Example: "  weir trace did:plc:…\n  weir trace at://did:plc:…/app.bsky.feed.post/3k…\n  weir trace " +
+			"https://bsky.app/profile/alice.example/post/3k…\n  weir trace https://news.example/story",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			features := app.TraceFeatures()
 			target, err := trace.Parse(args[0], features)
@@ -105,17 +106,20 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 	if !r.Account.Followed {
 		followed = "not followed"
 	}
-	say("account", "%s %s, %s, %s %s %s", r.Account.DID, r.Account.Handle, r.Account.Status, followed, strings.Join(r.Account.Watches, ", "), r.Account.Problem)
+	say("account", "%s %s, %s, %s %s %s", r.Account.DID, r.Account.Handle, r.Account.Status, followed, strings.Join(r.Account.Watches, ", "),
+		r.Account.Problem)
 	for _, s := range r.Streams {
 		last := "no event yet"
 		if s.LastEvent != nil {
 			last = "last event " + at(*s.LastEvent)
 		}
-		say("stream", "%s at %s %d of %s: %s, %s", s.Name, cmp.Or(s.CursorKind, "no cursor"), s.Cursor, cmp.Or(s.Host, "no host"), last, s.Current())
+		say("stream", "%s at %s %d of %s: %s, %s", s.Name, cmp.Or(s.CursorKind, "no cursor"), s.Cursor, cmp.Or(s.Host, "no host"), last,
+			s.Current())
 	}
 	printLines(w, r.Lines)
 	for _, j := range r.Jobs {
-		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.MaxAttempts, j.Records, at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
+		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.MaxAttempts, j.Records,
+			at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
 		for _, e := range j.Errors {
 			say("  error", "%s", e)
 		}

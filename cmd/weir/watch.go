@@ -34,7 +34,8 @@ func watchAddCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add TARGET",
 		Short: "Follow an account's follows, by handle, DID, npub or name@domain, or the members of a list or starter pack",
-		Example: "  weir watch add alice.example\n  weir watch add --account did:plc:…\n  weir watch add npub1…\n  weir watch add alice@example.com\n" +
+		Example: "  weir watch add alice.example\n  weir watch add --account did:plc:…\n  weir watch add npub1…\n  weir watch add " +
+			"alice@example.com\n" +
 			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
 		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
@@ -89,7 +90,8 @@ func addWatch(ctx context.Context, p app.App, w io.Writer, asked app.WatchReques
 		return err
 	}
 	if err != nil {
-		fmt.Fprintf(w, "watching %s (%s)\nnot checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind, web.Plain(app.Sentence(err)))
+		fmt.Fprintf(w, "watching %s (%s)\nnot checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind,
+			web.Plain(app.Sentence(err)))
 		return nil
 	}
 	fmt.Fprintf(w, "watching %s (%s): %s\nits accounts are read as soon as a worker is free\n", target, kind, web.Plain(found))

@@ -56,7 +56,8 @@ func (d *decoder) checkTime(kind consumer.Kind) error {
 		return d.refuse("not a sequence number", "/cursor", "a number from 0, below 1e15", strconv.FormatInt(seq, 10))
 	}
 	if (timeUS <= 0 || timeUS > maxTimeUS) && !(kind == consumer.KindOther && timeUS == 0) {
-		return d.refuse("the time is missing or out of range", "/time_us", "microseconds since 1970, up to the year 9999", strconv.FormatInt(timeUS, 10))
+		return d.refuse("the time is missing or out of range", "/time_us", "microseconds since 1970, up to the year 9999",
+			strconv.FormatInt(timeUS, 10))
 	}
 	return nil
 }

@@ -100,7 +100,8 @@ func TestIdentitySyntax(t *testing.T) {
 			one(t, c.did, `"did:plc:wq4aajammjtxdomz3e23667t"`, c.text, "not a DID", "/did", func(f string) string { return accepted(t, f).Author })
 			one(t, c.tid, `"3mptbypluud2a"`, c.text, "not a revision", "/commit/rev", func(f string) string { return accepted(t, f).Revision })
 			one(t, c.rkey, `"3mptbyplj5d2a"`, c.text, "not a record key", "/commit/rkey", func(f string) string { return accepted(t, f).Key })
-			one(t, c.nsid, `"app.bsky.feed.like"`, c.text, "not a collection", "/commit/collection", func(f string) string { return accepted(t, f).Collection })
+			one(t, c.nsid, `"app.bsky.feed.like"`, c.text, "not a collection", "/commit/collection",
+				func(f string) string { return accepted(t, f).Collection })
 			one(t, c.cid || c.text == "", `"bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"`, c.text, "not a CID", "/commit/cid",
 				func(f string) string { return accepted(t, f).CID })
 		})
@@ -147,8 +148,8 @@ func TestEscapesAreRead(t *testing.T) {
 	t.Parallel()
 	ev := accepted(t, with(t, frameStatus, `"deactivated"`, `"\u0061\"\\\/\b\f\n\r\t\u00e9\uD83D\uDE00é"`))
 	require.Equal(t, "a\"\\/\b\f\n\r\té😀é", ev.Status)
-	ev = accepted(t, strings.NewReplacer(`"kind"`, `"\u006bind"`, `"commit"`, `"\u0063ommit"`, `"create"`, `"\u0063reate"`, `"rev"`, `"\u0072ev"`,
-		`app.bsky`, `a\u0070p\u002ebsky`).Replace(frameCreate))
+	ev = accepted(t, strings.NewReplacer(`"kind"`, `"\u006bind"`, `"commit"`, `"\u0063ommit"`, `"create"`, `"\u0063reate"`, `"rev"`,
+		`"\u0072ev"`, `app.bsky`, `a\u0070p\u002ebsky`).Replace(frameCreate))
 	require.Equal(t, "app.bsky.feed.like", ev.Collection)
 	require.Equal(t, "3mptbypluud2a", ev.Revision)
 
@@ -223,7 +224,8 @@ func TestEventNamesOneDID(t *testing.T) {
 			refused(t, `{`+body+`,`+time+`"kind":"`+kind+`",`+outer[:len(outer)-1]+`}`, "the event names two DIDs", path)
 		}
 		refused(t, strings.Replace(frame, outer, "", 1), "not a DID", "/did")
-		require.Equal(t, did, accepted(t, `{`+outer+`"time_us":1,"kind":"`+kind+`",`+strings.Replace(body, outer, "", 1)+`}`).Author, "the body need not repeat it")
+		require.Equal(t, did, accepted(t, `{`+outer+`"time_us":1,"kind":"`+kind+`",`+strings.Replace(body, outer, "", 1)+`}`).Author,
+			"the body need not repeat it")
 	}
 }
 
@@ -242,8 +244,11 @@ func TestHandleSyntax(t *testing.T) {
 	for _, good := range []string{"handle.invalid", "A-b.Example.COM", "xn--bcher-kva.example", strings.Repeat("a.", 125) + "aaa"} {
 		require.Equal(t, good, accepted(t, with(t, frameHandle, "user-603-h1.test", good)).Handle)
 	}
-	for _, no := range []string{"nodots", "-a.test", "a.test.", "a_b.test", "bücher.example", "a.1", " ", strings.Repeat("a.", 126) + "aa", strings.Repeat("a", 1<<20)} {
-		require.Equal(t, consumer.InvalidHandle, accepted(t, with(t, frameHandle, "user-603-h1.test", no)).Handle, "the account has no valid handle any more")
+	for _, no := range []string{
+		"nodots", "-a.test", "a.test.", "a_b.test", "bücher.example", "a.1", " ", strings.Repeat("a.", 126) + "aa", strings.Repeat("a", 1<<20),
+	} {
+		require.Equal(t, consumer.InvalidHandle, accepted(t, with(t, frameHandle, "user-603-h1.test", no)).Handle,
+			"the account has no valid handle any more")
 	}
 }
 
@@ -261,7 +266,10 @@ func TestAccountTimeFormats(t *testing.T) {
 		require.Equal(t, want, accepted(t, with(t, frameStatus, part, said)).At, said)
 	}
 	require.Zero(t, accepted(t, with(t, frameStatus, `,"time":"`+part+`"`, ``)).At)
-	for _, no := range []string{"", "yesterday", "2026-07-04", "2026-13-04T14:38:07Z", "2026-07-04T14:38:07Z" + strings.Repeat(" ", 100), "20260-07-04T14:38:07Z", strings.Repeat("2", 1<<20)} {
+	for _, no := range []string{
+		"", "yesterday", "2026-07-04", "2026-13-04T14:38:07Z", "2026-07-04T14:38:07Z" + strings.Repeat(" ", 100), "20260-07-04T14:38:07Z",
+		strings.Repeat("2", 1<<20),
+	} {
 		refused(t, with(t, frameStatus, part, no), "not a time", "/account/time")
 	}
 }

@@ -34,7 +34,10 @@ func oldest(string) consumer.Cursor {
 // everyone requests every event of every account, at intervals that suit a
 // test.
 func everyone(endpoints ...string) jetstream.Config {
-	return jetstream.Config{Config: socket.Config{Endpoints: endpoints, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond}, Filter: consumer.Filter{Everyone: true}}
+	return jetstream.Config{
+		Config: socket.Config{Endpoints: endpoints, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond},
+		Filter: consumer.Filter{Everyone: true},
+	}
 }
 
 func client(t *testing.T, cfg jetstream.Config) *jetstream.Client {
@@ -112,7 +115,8 @@ func server(t *testing.T, serve func(ctx context.Context, ws *websocket.Conn, r 
 	return "ws" + strings.TrimPrefix(s.URL, "http")
 }
 
-const anEvent = `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177200000000,"kind":"identity","identity":{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","seq":1,"time":"2026-07-04T15:00:00Z"}}`
+const anEvent = `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177200000000,"kind":"identity",` +
+	`"identity":{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","seq":1,"time":"2026-07-04T15:00:00Z"}}`
 
 // held waits until the other side disconnects.
 func held(ctx context.Context, ws *websocket.Conn) {
@@ -140,7 +144,9 @@ func TestReadsFrames(t *testing.T) {
 					require.Equal(t, want.Handle, got.Handle)
 					require.Equal(t, want.Active, got.Active)
 					require.Equal(t, want.Status, got.Status)
-					require.Equal(t, map[string]consumer.Kind{"commit": consumer.KindCommit, "identity": consumer.KindIdentity, "account": consumer.KindAccount}[want.Kind], got.Kind)
+					require.Equal(t, map[string]consumer.Kind{
+						"commit": consumer.KindCommit, "identity": consumer.KindIdentity, "account": consumer.KindAccount,
+					}[want.Kind], got.Kind)
 					if generation == simnet.V2 {
 						require.Equal(t, want.Seq, got.Seq)
 						require.Equal(t, want.TimeUS, got.TimeUS)
@@ -347,12 +353,16 @@ func TestStopEndsEveryWait(t *testing.T) {
 func TestConfigurationIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]jetstream.Config{
-		"name at least one":     {},
-		"is not a Jetstream":    {Config: socket.Config{Endpoints: []string{"jetstream"}}},
-		"received ftp":          {Config: socket.Config{Endpoints: []string{"ftp://example.com"}}},
-		`"post" is not a coll`:  {Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{Collections: []string{"post"}}},
-		`"x" is not a DID`:      {Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{Accounts: []string{"x"}}},
-		"100 collections at mo": {Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{Collections: make([]string, 101)}},
+		"name at least one":  {},
+		"is not a Jetstream": {Config: socket.Config{Endpoints: []string{"jetstream"}}},
+		"received ftp":       {Config: socket.Config{Endpoints: []string{"ftp://example.com"}}},
+		`"post" is not a coll`: {
+			Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{Collections: []string{"post"}},
+		},
+		`"x" is not a DID`: {Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{Accounts: []string{"x"}}},
+		"100 collections at mo": {Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{
+			Collections: make([]string, 101),
+		}},
 	} {
 		_, err := jetstream.New(cfg)
 		require.ErrorContains(t, err, want)
@@ -388,8 +398,10 @@ func (l *lockedBuffer) String() string {
 func TestLargestRecordIsRead(t *testing.T) {
 	t.Parallel()
 	record := `{"text":"` + strings.Repeat(`\u0001`, 1<<20) + `"}`
-	event := `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177200000000,"kind":"commit","commit":{"rev":"3mptbyqh22222","operation":"create",` +
-		`"collection":"app.bsky.feed.post","rkey":"r1","cid":"bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu","record":` + record + `}}`
+	event := `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177200000000,"kind":"commit","commit":{"rev":"3mptbyqh22222",` +
+		`"operation":"create",` +
+		`"collection":"app.bsky.feed.post","rkey":"r1","cid":"bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu","record":` +
+		record + `}}`
 	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
 		require.NoError(t, ws.Write(ctx, websocket.MessageText, []byte(event)))
 		held(ctx, ws)

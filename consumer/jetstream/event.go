@@ -109,7 +109,9 @@ func (d *decoder) event(ev *consumer.Event, events bool) error {
 func identity(ev *consumer.Event) consumer.Identity {
 	switch ev.Kind {
 	case consumer.KindCommit:
-		return consumer.Identity{Kind: "commit", Operation: ev.Operation.String(), Author: ev.Author, Collection: ev.Collection, Key: ev.Key, Revision: ev.Revision}
+		return consumer.Identity{
+			Kind: "commit", Operation: ev.Operation.String(), Author: ev.Author, Collection: ev.Collection, Key: ev.Key, Revision: ev.Revision,
+		}
 	case consumer.KindIdentity:
 		return consumer.Identity{Kind: "identity", Author: ev.Author}
 	case consumer.KindAccount:

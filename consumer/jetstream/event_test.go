@@ -24,10 +24,15 @@ import (
 // Frames as the two versions of servers send them. The tests change parts of
 // them.
 const (
-	frameCreate = `{"did":"did:plc:wq4aajammjtxdomz3e23667t","time_us":1783175888085434,"cursor":5860,"kind":"commit","commit":{"rev":"3mptbypluud2a","operation":"create","collection":"app.bsky.feed.like","rkey":"3mptbyplj5d2a","record":{"text":"hi"},"cid":"bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"}}`
-	frameDelete = `{"did":"did:plc:ux2eeflheratfrvp3xfbp4zi","time_us":1783175888112407,"kind":"commit","commit":{"rev":"3mptbyp63ih2m","operation":"delete","collection":"app.bsky.graph.follow","rkey":"3m3q3ut7jsm2m"}}`
-	frameHandle = `{"did":"did:plc:exicsidqd7737xpugiq5r4c5","time_us":1795224953892193,"cursor":6077,"kind":"identity","identity":{"did":"did:plc:exicsidqd7737xpugiq5r4c5","handle":"user-603-h1.test","seq":1531,"time":"2023-11-14T22:13:20.003Z"}}`
-	frameStatus = `{"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","time_us":1783175888390226,"kind":"account","account":{"active":false,"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","seq":31527015471,"status":"deactivated","time":"2026-07-04T14:38:07.877Z"}}`
+	frameCreate = `{"did":"did:plc:wq4aajammjtxdomz3e23667t","time_us":1783175888085434,"cursor":5860,"kind":"commit",` +
+		`"commit":{"rev":"3mptbypluud2a","operation":"create","collection":"app.bsky.feed.like","rkey":"3mptbyplj5d2a","record":{"text":"hi"},` +
+		`"cid":"bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"}}`
+	frameDelete = `{"did":"did:plc:ux2eeflheratfrvp3xfbp4zi","time_us":1783175888112407,"kind":"commit","commit":{"rev":"3mptbyp63ih2m",` +
+		`"operation":"delete","collection":"app.bsky.graph.follow","rkey":"3m3q3ut7jsm2m"}}`
+	frameHandle = `{"did":"did:plc:exicsidqd7737xpugiq5r4c5","time_us":1795224953892193,"cursor":6077,"kind":"identity",` +
+		`"identity":{"did":"did:plc:exicsidqd7737xpugiq5r4c5","handle":"user-603-h1.test","seq":1531,"time":"2023-11-14T22:13:20.003Z"}}`
+	frameStatus = `{"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","time_us":1783175888390226,"kind":"account","account":{"active":false,` +
+		`"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","seq":31527015471,"status":"deactivated","time":"2026-07-04T14:38:07.877Z"}}`
 )
 
 func arrival() time.Time { return time.Date(2026, 7, 4, 14, 40, 0, 0, time.UTC) }
@@ -210,7 +215,10 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 	t.Parallel()
 	for _, frame := range []string{frameCreate, frameDelete, frameHandle, frameStatus} {
 		want := accepted(t, frame)
-		for _, more := range []string{`"x":null,`, `"DID":7,"Kind":{},`, `"":[[],{"a":{"did":"b"}}],`, `"\u0000":1,"\ud800":2,"di\u0000d":3,`, `"$type":"#commit","record":{"did":1},`} {
+		for _, more := range []string{
+			`"x":null,`, `"DID":7,"Kind":{},`, `"":[[],{"a":{"did":"b"}}],`, `"\u0000":1,"\ud800":2,"di\u0000d":3,`,
+			`"$type":"#commit","record":{"did":1},`,
+		} {
 			extended := strings.Replace(frame, `{"`, `{`+more+`"`, 1)
 			if !strings.Contains(more, "record") {
 				body := strings.LastIndex(extended, `":{"re`) // the name of the commit's field

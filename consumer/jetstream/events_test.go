@@ -13,18 +13,23 @@ import (
 
 // Frames of subscribeEvents.
 const (
-	eventCreate = `{"$type":"message","payload":{"$type":"` + eventTypes + `commit","seq":5860,"did":"did:plc:wq4aajammjtxdomz3e23667t","time":"2026-07-04T15:11:28.085434Z",` +
+	eventCreate = `{"$type":"message","payload":{"$type":"` + eventTypes +
+		`commit","seq":5860,"did":"did:plc:wq4aajammjtxdomz3e23667t","time":"2026-07-04T15:11:28.085434Z",` +
 		`"rev":"3mptbypluud2a","operation":"create","collection":"app.bsky.feed.like","rkey":"3mptbyplj5d2a",` +
 		`"record":{"text":"hi"},"cid":"bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"}}`
-	eventDelete = `{"$type":"message","payload":{"$type":"` + eventTypes + `commit","seq":7,"did":"did:plc:ux2eeflheratfrvp3xfbp4zi","time":"2026-07-04T15:11:28.112407Z",` +
+	eventDelete = `{"$type":"message","payload":{"$type":"` + eventTypes +
+		`commit","seq":7,"did":"did:plc:ux2eeflheratfrvp3xfbp4zi","time":"2026-07-04T15:11:28.112407Z",` +
 		`"rev":"3mptbyp63ih2m","operation":"delete","collection":"app.bsky.graph.follow","rkey":"3m3q3ut7jsm2m"}}`
-	eventHandle = `{"$type":"message","payload":{"$type":"` + eventTypes + `identity","seq":8,"did":"did:plc:exicsidqd7737xpugiq5r4c5","time":"2026-07-04T15:11:28.112407Z",` +
+	eventHandle = `{"$type":"message","payload":{"$type":"` + eventTypes +
+		`identity","seq":8,"did":"did:plc:exicsidqd7737xpugiq5r4c5","time":"2026-07-04T15:11:28.112407Z",` +
 		`"identity":{"did":"did:plc:exicsidqd7737xpugiq5r4c5","handle":"user-603-h1.test","seq":1531,` +
 		`"time":"2023-11-14T22:13:20.003Z"}}}`
-	eventStatus = `{"$type":"message","payload":{"$type":"` + eventTypes + `account","seq":9,"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","time":"2026-07-04T15:11:28.112407Z",` +
+	eventStatus = `{"$type":"message","payload":{"$type":"` + eventTypes +
+		`account","seq":9,"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","time":"2026-07-04T15:11:28.112407Z",` +
 		`"account":{"active":false,"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","seq":31527015471,` +
 		`"status":"deactivated","time":"2026-07-04T14:38:07.877Z"}}}`
-	eventSync = `{"$type":"message","payload":{"$type":"` + eventTypes + `sync","seq":10,"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","time":"2026-07-04T15:11:28.112407Z",` +
+	eventSync = `{"$type":"message","payload":{"$type":"` + eventTypes +
+		`sync","seq":10,"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","time":"2026-07-04T15:11:28.112407Z",` +
 		`"sync":{"blocks":{"$bytes":"oWVyb290c4A"},"did":"did:plc:hqvhxrowqbemo5e4wjnj6zao","rev":"3mptbyp63ih2m",` +
 		`"seq":31,"time":"2026-07-04T14:38:07.877Z"}}}`
 	eventInfo  = `{"$type":"message","payload":{"$type":"` + eventTypes + `info","name":"OutdatedCursor","message":"starting at seq 12"}}`

@@ -38,7 +38,8 @@ type filter struct{ consumer.Filter }
 // check returns an error if a server would reject the filter.
 func (f filter) check() error {
 	if len(f.Collections) > maxCollections {
-		return fmt.Errorf("a stream can request %d collections at most, not %d: use a pattern such as app.bsky.feed.*", maxCollections, len(f.Collections))
+		return fmt.Errorf("a stream can request %d collections at most, not %d: use a pattern such as app.bsky.feed.*", maxCollections,
+			len(f.Collections))
 	}
 	for _, c := range f.Collections {
 		if !isPattern(c) {

@@ -57,7 +57,9 @@ func TestManyDIDsAreSentAfterDial(t *testing.T) {
 		require.Len(t, payload["wantedDids"], many)
 		require.Equal(t, []any{"app.bsky.feed.post"}, payload["wantedCollections"])
 	}
-	_, err := jetstream.New(jetstream.Config{Config: socket.Config{Endpoints: []string{address}}, Filter: consumer.Filter{Accounts: dids(10_001)}})
+	_, err := jetstream.New(jetstream.Config{
+		Config: socket.Config{Endpoints: []string{address}}, Filter: consumer.Filter{Accounts: dids(10_001)},
+	})
 	require.ErrorContains(t, err, "10000 DIDs at most, not 10001")
 }
 

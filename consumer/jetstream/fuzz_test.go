@@ -24,7 +24,9 @@ func agreesWithEncodingJSON(t testing.TB, frame []byte, ev *consumer.Event) {
 	same(t, outer, "did", ev.Author)
 	same(t, outer, "time_us", ev.TimeUS)
 	same(t, outer, "cursor", ev.Seq)
-	require.Equal(t, map[string]consumer.Kind{"commit": consumer.KindCommit, "identity": consumer.KindIdentity, "account": consumer.KindAccount}[kind], ev.Kind)
+	require.Equal(t, map[string]consumer.Kind{
+		"commit": consumer.KindCommit, "identity": consumer.KindIdentity, "account": consumer.KindAccount,
+	}[kind], ev.Kind)
 	if ev.Kind == consumer.KindOther {
 		return
 	}
@@ -106,7 +108,8 @@ func FuzzDecode(f *testing.F) {
 		`{"a":"é\uDBFF\"","b":{"a":{},"b":[[],[{}]]}}`, `{"a":1,"a":2}`} {
 		f.Add([]byte(with(f, frameCreate, `{"text":"hi"}`, record)))
 	}
-	f.Add([]byte(`{"commit":{"rev":"3mptbypluud2a"},"account":{"active":true,"did":"did:web:a"},"kind":"account","time_us":1,"did":"did:web:a"}`))
+	f.Add([]byte(`{"commit":{"rev":"3mptbypluud2a"},"account":{"active":true,"did":"did:web:a"},"kind":"account","time_us":1,` +
+		`"did":"did:web:a"}`))
 	f.Add([]byte(`{"kind":"\u0063ommit","d\u0069d":"did:plc:\u0061","time_us":1,"x":"\ud800"}`))
 	f.Add([]byte("{\"kind\":\"\xff\"}"))
 	f.Add([]byte(`{"x":` + strings.Repeat(`[`, 300)))
@@ -129,7 +132,8 @@ func FuzzDecode(f *testing.F) {
 // deletions because they have the fewest parts that may be wrong.
 func mayRefuse(t testing.TB, frame []byte, bad *consumer.Malformed) {
 	t.Helper()
-	if strings.Contains(bad.Cause, "twice") || strings.Contains(bad.Cause, "UTF-8") || strings.Contains(bad.Cause, "nested") || bytes.Contains(frame, []byte(`\u`)) {
+	if strings.Contains(bad.Cause, "twice") || strings.Contains(bad.Cause, "UTF-8") || strings.Contains(bad.Cause, "nested") ||
+		bytes.Contains(frame, []byte(`\u`)) {
 		return
 	}
 	var outer, inner map[string]json.RawMessage
@@ -137,7 +141,8 @@ func mayRefuse(t testing.TB, frame []byte, bad *consumer.Malformed) {
 		return
 	}
 	at, cursor := int64(0), int64(0)
-	if !reads(outer, "time_us", &at) || at <= 0 || at > maxTimeUS || (outer["cursor"] != nil && !reads(outer, "cursor", &cursor)) || cursor < 0 || cursor > maxSeq {
+	if !reads(outer, "time_us", &at) || at <= 0 || at > maxTimeUS || (outer["cursor"] != nil && !reads(outer, "cursor", &cursor)) ||
+		cursor < 0 || cursor > maxSeq {
 		return
 	}
 	parts := map[string]string{}
@@ -155,7 +160,8 @@ func mayRefuse(t testing.TB, frame []byte, bad *consumer.Malformed) {
 	_, badRev := syntax.ParseTID(parts["rev"])
 	_, badCollection := syntax.ParseNSID(parts["collection"])
 	_, badRkey := syntax.ParseRecordKey(parts["rkey"])
-	if parts["kind"] == "commit" && parts["operation"] == "delete" && badDID == nil && badRev == nil && badCollection == nil && badRkey == nil {
+	if parts["kind"] == "commit" && parts["operation"] == "delete" && badDID == nil && badRev == nil && badCollection == nil &&
+		badRkey == nil {
 		require.Fail(t, "a good deletion was refused", "%s: %s", bad, frame)
 	}
 }

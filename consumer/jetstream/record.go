@@ -48,7 +48,8 @@ const maxExponent = 324
 // takeRecord sets the event's record, without the characters that jsonb rejects.
 func (d *decoder) takeRecord(ev *consumer.Event) error {
 	if n := absurdNumber(d.record); n != nil {
-		return d.refuse("a number is out of the range of a double", "/commit/record", "exponents up to "+strconv.Itoa(maxExponent), string(n[:min(len(n), 2*consumer.MaxQuoted)]))
+		return d.refuse("a number is out of the range of a double", "/commit/record", "exponents up to "+strconv.Itoa(maxExponent),
+			string(n[:min(len(n), 2*consumer.MaxQuoted)]))
 	}
 	ev.Record = d.record
 	if !bytes.Contains(d.record, []byte(`\u`)) {

@@ -83,7 +83,9 @@ func TestPostgresTakesEveryRecord(t *testing.T) {
 func TestNamesThatCollideAfterReplacementAreRefused(t *testing.T) {
 	t.Parallel()
 	const cause = "two names differ only in characters that cannot be stored"
-	for _, r := range []string{`{"\u0000":1,"\ufffd":2}`, "{\"\\u0000\":1,\"\uFFFD\":2}", `{"a\u0000":1,"a\ud800":2}`, `{"a":[{"b":{"\u0000":1,"\udfff":2}}]}`} {
+	for _, r := range []string{
+		`{"\u0000":1,"\ufffd":2}`, "{\"\\u0000\":1,\"\uFFFD\":2}", `{"a\u0000":1,"a\ud800":2}`, `{"a":[{"b":{"\u0000":1,"\udfff":2}}]}`,
+	} {
 		refused(t, record(t, r), cause, "/commit/record")
 	}
 	require.Equal(t, 2, accepted(t, record(t, `{"\u0000":1,"x\u0000":2,"a":{"\ufffd":1}}`)).Replaced)
@@ -145,7 +147,10 @@ func TestDeepNestingIsRefused(t *testing.T) {
 
 func TestNumbersOfARecordAreKept(t *testing.T) {
 	t.Parallel()
-	for _, n := range []string{"-0", "0.10", "1.5", "1E+2", "12345678901234567890123456789", "1.7976931348623157e308", "-5E-324", "1e00000324", strings.Repeat("9", 200_000)} {
+	for _, n := range []string{
+		"-0", "0.10", "1.5", "1E+2", "12345678901234567890123456789", "1.7976931348623157e308", "-5E-324", "1e00000324",
+		strings.Repeat("9", 200_000),
+	} {
 		for _, r := range []string{`{"a":%s}`, `{"a":[true,%s,false],"1e999":"2e999\\"}`, `{"3e999\"4e999":[[%s]]}`} {
 			r = fmt.Sprintf(r, n)
 			require.Equal(t, r, string(accepted(t, record(t, r)).Record))
@@ -158,7 +163,9 @@ func TestNumbersOfARecordAreKept(t *testing.T) {
 // exponents.
 func TestNumbersBeyondDoubleAreRejected(t *testing.T) {
 	t.Parallel()
-	for _, n := range []string{"1e400000", "-1E-400000", "1e131071", "1e131072", "1e+325", "0.1e-16383", "0e325", "1e" + strings.Repeat("9", 1000), "1e0000000325"} {
+	for _, n := range []string{
+		"1e400000", "-1E-400000", "1e131071", "1e131072", "1e+325", "0.1e-16383", "0e325", "1e" + strings.Repeat("9", 1000), "1e0000000325",
+	} {
 		for _, r := range []string{`{"a":%s}`, `{"a":[1e1,%s,2]}`, `{"a":["\\",%s]}`, `{"\"":{"b":%s }}`, `{"a":[true,%s]}`} {
 			refused(t, record(t, fmt.Sprintf(r, n)), "a number is out of the range of a double", "/commit/record")
 		}

@@ -14,7 +14,9 @@ func TestSyncOfAnArchive(t *testing.T) {
 	t.Parallel()
 	wire := Wire(nil)
 	var m consumer.Message
-	wire.Decode([]byte(`{"did":"did:plc:a","time_us":1789000000000000,"cursor":7,"kind":"sync","sync":{"did":"did:plc:a","rev":"3lu2x2x2x2x2x","blocks":{"$bytes":""}}}`), time.Now(), &m)
+	wire.Decode([]byte(`{"did":"did:plc:a","time_us":1789000000000000,"cursor":7,"kind":"sync","sync":{"did":"did:plc:a",`+
+		`"rev":"3lu2x2x2x2x2x","blocks":{"$bytes":""}}}`),
+		time.Now(), &m)
 	require.Empty(t, m.Malformed)
 	require.Equal(t, consumer.KindSync, m.Events[0].Kind)
 	require.Equal(t, "3lu2x2x2x2x2x", m.Events[0].Revision)

@@ -80,8 +80,8 @@ func (k *conn) unzip(data []byte) ([]byte, error) {
 		c.log.Warn("plain_frames", "error", "the server compresses with another dictionary", "host", k.Host())
 		return nil, errors.New("the server compresses with another dictionary: reconnecting for plain frames")
 	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
-		return nil, &consumer.Malformed{Cause: "the frame is too long", Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more",
-			Raw: data[:min(len(data), socket.MaxKept)]}
+		return nil, &consumer.Malformed{Cause: "the frame is too long", Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit),
+			Received: "more", Raw: data[:min(len(data), socket.MaxKept)]}
 	case err != nil:
 		return nil, &consumer.Malformed{Cause: consumer.Shorten("the frame cannot be decompressed: " + err.Error()), Raw: data}
 	}

@@ -118,7 +118,9 @@ func (c *conn) keep(line []byte) []byte {
 func (c *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	if f.Truncated {
 		m.Reset(f.Data, f.Arrived)
-		m.Refuse(&consumer.Malformed{Cause: "the line is too long", Expected: fmt.Sprintf("at most %d bytes", maxLine), Received: "more", Raw: f.Data})
+		m.Refuse(&consumer.Malformed{
+			Cause: "the line is too long", Expected: fmt.Sprintf("at most %d bytes", maxLine), Received: "more", Raw: f.Data,
+		})
 		return nil
 	}
 	c.source.Wire.Decode(f.Data, f.Arrived, m)

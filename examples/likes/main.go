@@ -39,7 +39,8 @@ func (w *worker) Work(ctx context.Context, job *river.Job[storeLikes]) error {
 		for i := 0; i < len(records) && err == nil; i++ {
 			var like struct{ Subject struct{ URI string } }
 			if err = json.Unmarshal(records[i].Record, &like); err == nil { // otherwise this record becomes a dead letter
-				_, err = tx.Exec(ctx, `INSERT INTO likes VALUES ($1, $2, $3, $4) ON CONFLICT (did, collection, rkey) DO UPDATE SET subject = excluded.subject`,
+				_, err = tx.Exec(ctx, `
+					INSERT INTO likes VALUES ($1, $2, $3, $4) ON CONFLICT (did, collection, rkey) DO UPDATE SET subject = excluded.subject`,
 					records[i].DID, records[i].Collection, records[i].Rkey, like.Subject.URI)
 			}
 		}

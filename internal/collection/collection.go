@@ -96,7 +96,8 @@ func parseEntry(s string, standard time.Duration) (Entry, error) {
 	}
 	d, err := time.ParseDuration(strings.TrimSpace(retention))
 	if err != nil || d < 0 {
-		return Entry{}, fmt.Errorf("%q is not a retention of %s: expected a time such as 24h, or 0 for ever", strings.TrimSpace(retention), e.Pattern)
+		return Entry{}, fmt.Errorf("%q is not a retention of %s: expected a time such as 24h, or 0 for ever", strings.TrimSpace(retention),
+			e.Pattern)
 	}
 	e.Retention, e.Explicit = d, true
 	return e, nil
@@ -126,7 +127,8 @@ func CheckPattern(pattern string) error {
 		name = prefix + ".any"
 	}
 	if !IsName(name) {
-		return fmt.Errorf("%q is not a collection: expected a name such as app.bsky.feed.post or nostr.1, or a prefix such as pub.layers.*", pattern)
+		return fmt.Errorf("%q is not a collection: expected a name such as app.bsky.feed.post or nostr.1, or a prefix such as pub.layers.*",
+			pattern)
 	}
 	return nil
 }
@@ -152,7 +154,8 @@ func isKind(s string) bool {
 func parseKind(s string) (network string, kind int, ok bool) {
 	network, number, _ := strings.Cut(s, ".")
 	kind, err := strconv.Atoi(number)
-	return network, kind, err == nil && kind >= 0 && number == strconv.Itoa(kind) && network != "" && strings.Trim(network, "abcdefghijklmnopqrstuvwxyz") == ""
+	return network, kind,
+		err == nil && kind >= 0 && number == strconv.Itoa(kind) && network != "" && strings.Trim(network, "abcdefghijklmnopqrstuvwxyz") == ""
 }
 
 // Kinds returns the kinds of a network that have their own entry, in order, and whether every

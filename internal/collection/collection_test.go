@@ -37,7 +37,9 @@ func TestExactNameWinsOverTheLongestPrefix(t *testing.T) {
 			require.Equal(t, want, e, name)
 			require.Equal(t, want.Pattern, r.Label(name))
 		}
-		for _, name := range []string{"", "pub.layers", "pub.layers.", "pub.layersx.note", "app.bsky.feed.posts", "app.bsky.feed.post.x", "app.bsky.feed"} {
+		for _, name := range []string{
+			"", "pub.layers", "pub.layers.", "pub.layersx.note", "app.bsky.feed.posts", "app.bsky.feed.post.x", "app.bsky.feed",
+		} {
 			require.False(t, r.Stores(name), name)
 		}
 	}
@@ -102,7 +104,10 @@ func TestFindAllocatesNothing(t *testing.T) {
 func TestEveryKindIsAPrefix(t *testing.T) {
 	t.Parallel()
 	r := parse(t, "nostr.*=0", "nostr.1=24h", "nostr.7", "pub.layers.*")
-	for name, pattern := range map[string]string{"nostr.1": "nostr.1", "nostr.30023": "nostr.*", "nostr.0": "nostr.*", "nostr.*": "nostr.*", "nostr.01": "", "nostr.note": "", "nostr.pub.note": "", "nostr.": ""} {
+	for name, pattern := range map[string]string{
+		"nostr.1": "nostr.1", "nostr.30023": "nostr.*", "nostr.0": "nostr.*", "nostr.*": "nostr.*", "nostr.01": "", "nostr.note": "",
+		"nostr.pub.note": "", "nostr.": "",
+	} {
 		e, _ := r.Find(name)
 		require.Equal(t, pattern, e.Pattern, name)
 	}

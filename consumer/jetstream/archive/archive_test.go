@@ -94,7 +94,8 @@ func described(t *testing.T, m *consumer.Message, ev *consumer.Event) string {
 		require.NoError(t, err)
 		record = string(sorted)
 	}
-	return fmt.Sprint(m.Seq, m.TimeUS, ev.Kind, ev.Author, ev.Operation, ev.Collection, ev.Key, ev.Revision, ev.CID, record, ev.Handle, ev.Active, ev.Status)
+	return fmt.Sprint(m.Seq, m.TimeUS, ev.Kind, ev.Author, ev.Operation, ev.Collection, ev.Key, ev.Revision, ev.CID, record, ev.Handle,
+		ev.Active, ev.Status)
 }
 
 // logged returns the same of the log, by the wire of the server.
@@ -134,11 +135,15 @@ func TestArchiveIsARecording(t *testing.T) {
 	}{
 		"everything": {everything(), func(*simnet.Entry) bool { return true }},
 		"a time":     {archive.Query{From: time.UnixMicro(from), To: time.UnixMicro(to)}, within},
-		"collections": {archive.Query{From: time.UnixMicro(from), To: time.UnixMicro(to), Collections: []string{"app.bsky.graph.*", "app.bsky.feed.repost"}},
+		"collections": {archive.Query{
+			From: time.UnixMicro(from), To: time.UnixMicro(to), Collections: []string{"app.bsky.graph.*", "app.bsky.feed.repost"},
+		},
 			func(e *simnet.Entry) bool {
 				return within(e) && (e.Kind != "commit" || strings.HasPrefix(e.Collection, "app.bsky.graph.") || e.Collection == "app.bsky.feed.repost")
 			}},
-		"accounts": {archive.Query{From: time.UnixMicro(from), To: time.UnixMicro(to), DIDs: []string{did}, Wants: func(d []byte) bool { return string(d) == did }},
+		"accounts": {archive.Query{
+			From: time.UnixMicro(from), To: time.UnixMicro(to), DIDs: []string{did}, Wants: func(d []byte) bool { return string(d) == did },
+		},
 			func(e *simnet.Entry) bool { return within(e) && e.DID == did }},
 		"nothing": {archive.Query{From: time.Now().Add(time.Hour), To: time.Now().Add(2 * time.Hour)}, func(*simnet.Entry) bool { return false }},
 	} {
@@ -269,7 +274,9 @@ func TestKeyIsForTheArchiveOnly(t *testing.T) {
 		http.Redirect(w, r, other.URL, http.StatusFound)
 	}))
 	t.Cleanup(redirects.Close)
-	c, err := archive.New(archive.Config{Endpoints: []string{"ws" + strings.TrimPrefix(redirects.URL, "http")}, Key: "secret", Retry: time.Millisecond})
+	c, err := archive.New(archive.Config{
+		Endpoints: []string{"ws" + strings.TrimPrefix(redirects.URL, "http")}, Key: "secret", Retry: time.Millisecond,
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

@@ -33,7 +33,8 @@ const fixedBytes = 8 + 8 + 8 + 1 + 1 + 2 + 1 + 1 + 4
 
 // newDecoder returns a decoder of blocks. Nothing becomes longer than the index says.
 func newDecoder() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxRaw), zstd.WithDecodeAllCapLimit(true))
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxRaw),
+		zstd.WithDecodeAllCapLimit(true))
 }
 
 // decodeBlock checks a block and calls each with its rows, in order, until it returns false. It
@@ -105,14 +106,20 @@ func (c *columns) split(raw []byte) (cause string) {
 	for _, fixed := range []struct {
 		column *[]byte
 		width  int
-	}{{&c.seq, 8}, {&c.witnessed, 8}, {&c.shown, 8}, {&c.kind, 1}, {&c.collectionLen, 1}, {&c.didLen, 2}, {&c.rkeyLen, 1}, {&c.revLen, 1}, {&c.payloadLen, 4}} {
+	}{
+		{&c.seq, 8}, {&c.witnessed, 8}, {&c.shown, 8}, {&c.kind, 1}, {&c.collectionLen, 1}, {&c.didLen, 2}, {&c.rkeyLen, 1}, {&c.revLen, 1},
+		{&c.payloadLen, 4},
+	} {
 		*fixed.column = take(c.rows * fixed.width)
 	}
 	for _, text := range []struct {
 		column  *[]byte
 		lengths []byte
 		width   int
-	}{{&c.collections, c.collectionLen, 1}, {&c.dids, c.didLen, 2}, {&c.rkeys, c.rkeyLen, 1}, {&c.revs, c.revLen, 1}, {&c.payloads, c.payloadLen, 4}} {
+	}{
+		{&c.collections, c.collectionLen, 1}, {&c.dids, c.didLen, 2}, {&c.rkeys, c.rkeyLen, 1}, {&c.revs, c.revLen, 1},
+		{&c.payloads, c.payloadLen, 4},
+	} {
 		sum := uint64(0)
 		for i := range c.rows {
 			sum += uint64(length(text.lengths, text.width, i)) // not negative
@@ -147,8 +154,10 @@ func (c *columns) row(i int) row {
 		return s
 	}
 	return row{
-		seq: le.Uint64(c.seq[8*i:]), witnessed: int64(le.Uint64(c.witnessed[8*i:])), shown: int64(le.Uint64(c.shown[8*i:])), kind: c.kind[i], // times
+		// times
+		seq: le.Uint64(c.seq[8*i:]), witnessed: int64(le.Uint64(c.witnessed[8*i:])), shown: int64(le.Uint64(c.shown[8*i:])), kind: c.kind[i],
 		collection: take(&c.collections, length(c.collectionLen, 1, i)), did: take(&c.dids, length(c.didLen, 2, i)),
-		rkey: take(&c.rkeys, length(c.rkeyLen, 1, i)), rev: take(&c.revs, length(c.revLen, 1, i)), payload: take(&c.payloads, length(c.payloadLen, 4, i)),
+		rkey: take(&c.rkeys, length(c.rkeyLen, 1, i)), rev: take(&c.revs, length(c.revLen, 1, i)),
+		payload: take(&c.payloads, length(c.payloadLen, 4, i)),
 	}
 }

@@ -47,11 +47,23 @@ func some() []row {
 	at := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
 	post := []byte("\xa1\x64text\x65hello")
 	return []row{
-		{seq: 7, witnessed: at, kind: kindCreate, collection: []byte("app.bsky.feed.post"), did: []byte("did:plc:a"), rkey: []byte("3lu2x2x2x2x2x"), rev: []byte("3lu2x2x2x2x2y"), payload: post},
-		{seq: 8, witnessed: at + 1, shown: at - 5, kind: kindCreateResync, collection: []byte("app.bsky.feed.post"), did: []byte("did:plc:a"), rkey: []byte("a\"\xff"), rev: []byte("3lu2x2x2x2x2z"), payload: []byte("\xff")},
-		{seq: 9, witnessed: at + 1, kind: kindDelete, collection: []byte("app.bsky.feed.like"), did: []byte("did:plc:b"), rkey: []byte("x"), rev: []byte("3lu2x2x2x2x3z")},
+		{
+			seq: 7, witnessed: at, kind: kindCreate, collection: []byte("app.bsky.feed.post"), did: []byte("did:plc:a"),
+			rkey: []byte("3lu2x2x2x2x2x"), rev: []byte("3lu2x2x2x2x2y"), payload: post,
+		},
+		{
+			seq: 8, witnessed: at + 1, shown: at - 5, kind: kindCreateResync, collection: []byte("app.bsky.feed.post"), did: []byte("did:plc:a"),
+			rkey: []byte("a\"\xff"), rev: []byte("3lu2x2x2x2x2z"), payload: []byte("\xff"),
+		},
+		{
+			seq: 9, witnessed: at + 1, kind: kindDelete, collection: []byte("app.bsky.feed.like"), did: []byte("did:plc:b"), rkey: []byte("x"),
+			rev: []byte("3lu2x2x2x2x3z"),
+		},
 		{seq: 10, witnessed: at + 2, kind: 99, did: []byte("did:plc:b")},
-		{seq: 11, witnessed: at + 3, kind: kindSync, did: []byte("did:plc:b"), payload: []byte("\xa2\x63did\x69did:plc:b\x63rev\x6d3lu2x2x2x2x4z")},
+		{
+			seq: 11, witnessed: at + 3, kind: kindSync, did: []byte("did:plc:b"),
+			payload: []byte("\xa2\x63did\x69did:plc:b\x63rev\x6d3lu2x2x2x2x4z"),
+		},
 	}
 }
 

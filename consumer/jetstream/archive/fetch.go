@@ -128,7 +128,8 @@ func (c *Client) request(ctx context.Context, s server, r request) (response, er
 	defer resp.Body.Close() // it was read
 	tag := resp.Header.Get("ETag")
 	switch {
-	case resp.StatusCode == http.StatusOK && want == http.StatusPartialContent && r.tag != "" && tag != r.tag, r.tag != "" && tag != "" && tag != r.tag && resp.StatusCode == want:
+	case resp.StatusCode == http.StatusOK && want == http.StatusPartialContent && r.tag != "" && tag != r.tag,
+		r.tag != "" && tag != "" && tag != r.tag && resp.StatusCode == want:
 		return response{}, fmt.Errorf("%s: %w", r.method, ErrChanged)
 	case resp.StatusCode != want:
 		return response{}, refusal(r.method, resp)

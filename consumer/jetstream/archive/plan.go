@@ -62,7 +62,8 @@ func (c *Client) Plan(ctx context.Context, q Query) (*Plan, error) {
 			return p, err
 		}
 		var refused *statusError
-		if errors.As(err, &refused) && (refused.status == http.StatusNotFound || refused.status == http.StatusNotImplemented || refused.status == http.StatusMethodNotAllowed) {
+		if errors.As(err, &refused) && (refused.status == http.StatusNotFound || refused.status == http.StatusNotImplemented ||
+			refused.status == http.StatusMethodNotAllowed) {
 			continue // it has no archive
 		}
 		failed = errors.Join(failed, fmt.Errorf("%s: %w", s.host, err))

@@ -84,7 +84,9 @@ func (c *Client) each(ctx context.Context, p *Plan, f func(*planned, int, blockI
 // block requests a block, until it is as the index describes it.
 func (c *Client) block(ctx context.Context, p *Plan, segment *planned, number int, info blockInfo) (b block) {
 	tag := strconv.Quote(segment.Checksum + ":" + strconv.Itoa(number))
-	r := request{method: "getBlock", query: url.Values{"segment": {segment.Name}, "blockIndex": {strconv.Itoa(number)}}, most: int64(info.size), tag: tag}
+	r := request{
+		method: "getBlock", query: url.Values{"segment": {segment.Name}, "blockIndex": {strconv.Itoa(number)}}, most: int64(info.size), tag: tag,
+	}
 	zip, err := newDecoder()
 	if err != nil {
 		return block{err: err}

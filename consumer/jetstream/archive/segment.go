@@ -81,7 +81,8 @@ func parseIndex(head, footer []byte) (blocks []blockInfo, cause string) {
 	for i := range blocks {
 		e := footer[i*entryBytes:]
 		b := blockInfo{size: int(le.Uint32(e[8:])), raw: int(le.Uint32(e[12:])), events: int(le.Uint32(e[16:])),
-			minSeq: le.Uint64(e[20:]), maxSeq: le.Uint64(e[28:]), minAt: int64(le.Uint64(e[36:])), maxAt: int64(le.Uint64(e[44:]))} // any value is compared
+			// any value is compared
+			minSeq: le.Uint64(e[20:]), maxSeq: le.Uint64(e[28:]), minAt: int64(le.Uint64(e[36:])), maxAt: int64(le.Uint64(e[44:]))}
 		if at := le.Uint64(e); at != end || b.size > maxFrame || b.raw > maxRaw || b.minSeq > b.maxSeq || b.minAt > b.maxAt {
 			return nil, fmt.Sprintf("the entry of block %d is impossible", i)
 		}
@@ -104,7 +105,9 @@ func (c *Client) index(ctx context.Context, s server, p *planned) (blocks []bloc
 }
 
 func (c *Client) readIndex(ctx context.Context, s server, p *planned) ([]blockInfo, error) {
-	r := request{method: "getSegment", query: url.Values{"name": {p.Name}}, last: headerBytes - 1, most: headerBytes, tag: strconv.Quote(p.Checksum)}
+	r := request{
+		method: "getSegment", query: url.Values{"name": {p.Name}}, last: headerBytes - 1, most: headerBytes, tag: strconv.Quote(p.Checksum),
+	}
 	head, err := c.request(ctx, s, r)
 	if err != nil {
 		return nil, err

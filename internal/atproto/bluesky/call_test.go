@@ -29,7 +29,10 @@ func TestResponsesAreClassified(t *testing.T) {
 		message  string
 		requests int
 	}{
-		{400, `{"error":"AccountTakedown","message":"Account has been taken down"}`, bluesky.Permanent, "AccountTakedown", "Account has been taken down", 1},
+		{
+			400, `{"error":"AccountTakedown","message":"Account has been taken down"}`, bluesky.Permanent, "AccountTakedown",
+			"Account has been taken down", 1,
+		},
 		{400, `{"error":"AccountDeactivated"}`, bluesky.Permanent, "AccountDeactivated", "Bad Request", 1},
 		{401, `{"error":"AuthMissing"}`, bluesky.Permanent, "AuthMissing", "Unauthorized", 1},
 		{403, `<html>`, bluesky.Permanent, "", "Forbidden", 1},

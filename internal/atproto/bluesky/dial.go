@@ -23,7 +23,8 @@ func newHTTPClients(given *http.Client, loopback bool) (trusted, guarded *http.C
 	}
 	transport, ok := round.(*http.Transport)
 	if !ok {
-		return nil, nil, fmt.Errorf("the HTTP client's transport is a %T: use an *http.Transport, so that hosts from DID documents can be guarded", round)
+		return nil, nil,
+			fmt.Errorf("the HTTP client's transport is a %T: use an *http.Transport, so that hosts from DID documents can be guarded", round)
 	}
 	if given == nil || given.Transport == nil {
 		transport = transport.Clone()

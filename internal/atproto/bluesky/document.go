@@ -125,12 +125,14 @@ func (c *Client) readDocument(body []byte, did string) (Identity, error) {
 		if err != nil {
 			continue
 		}
-		if name := text(service["id"]); name != "#atproto_pds" && name != did+"#atproto_pds" || text(service["type"]) != "AtprotoPersonalDataServer" {
+		if name := text(service["id"]); name != "#atproto_pds" && name != did+"#atproto_pds" ||
+			text(service["type"]) != "AtprotoPersonalDataServer" {
 			continue
 		}
 		endpoint := text(service["serviceEndpoint"])
 		if id.PDS, err = c.untrustedOrigin(endpoint); err != nil {
-			return Identity{}, &Error{Class: Permanent, Name: nameRefused, Message: oneLine(did + " names a PDS that is not called: " + endpoint), cause: err}
+			return Identity{},
+				&Error{Class: Permanent, Name: nameRefused, Message: oneLine(did + " names a PDS that is not called: " + endpoint), cause: err}
 		}
 		return id, nil
 	}

@@ -218,7 +218,9 @@ func TestUnknownDIDIsPermanent(t *testing.T) {
 		require.Equal(t, "DID not registered", e.Message)
 	}
 	c := newClient(t, "http://127.0.0.1:1", nil)
-	for _, did := range []string{"did:key:zabc", "did:web:a.example:path", "did:web:a.example:8443", "did:web:a.example%2Fpath", "did:web:me%40a.example", "did:plc:"} {
+	for _, did := range []string{
+		"did:key:zabc", "did:web:a.example:path", "did:web:a.example:8443", "did:web:a.example%2Fpath", "did:web:me%40a.example", "did:plc:",
+	} {
 		_, err := c.Identity(t.Context(), did)
 		require.Equal(t, "InvalidArgument", failure(t, err).Name, did)
 	}
@@ -241,9 +243,9 @@ func TestDIDDocumentCannotReachPrivateNetwork(t *testing.T) {
 		_, _, err := c.Records(t.Context(), alice, "app.bsky.feed.post", "", 50)
 		return err
 	}
-	for _, pds := range []string{private.URL, "https://[::ffff:127.0.0.1]:" + port, "https://localhost:" + port, "https://10.0.0.1", "https://192.168.1.1",
-		"https://169.254.169.254", "https://100.64.0.1", "https://0.0.0.0:" + port, "https://[::1]:" + port, "https://[fd00::1]", "https://[64:ff9b::a00:1]",
-		"https://[2002:7f00:1::1]", "https://[fe80::1]"} {
+	for _, pds := range []string{private.URL, "https://[::ffff:127.0.0.1]:" + port, "https://localhost:" + port, "https://10.0.0.1",
+		"https://192.168.1.1", "https://169.254.169.254", "https://100.64.0.1", "https://0.0.0.0:" + port, "https://[::1]:" + port,
+		"https://[fd00::1]", "https://[64:ff9b::a00:1]", "https://[2002:7f00:1::1]", "https://[fe80::1]"} {
 		e := failure(t, list("https://appview.example", pds))
 		require.Equal(t, bluesky.Permanent, e.Class, pds)
 		require.Equal(t, "Refused", e.Name, pds)

@@ -104,7 +104,9 @@ func (c *Client) Record(ctx context.Context, did, collection, rkey string) (reco
 	if _, err := syntax.ParseNSID(collection); err != nil {
 		return FeedPost{}, badInput(getRecord, "%q is not a collection", collection)
 	}
-	r := request{call: getRecord, method: http.MethodGet, path: xrpcPath(getRecord, url.Values{"repo": {did}, "collection": {collection}, "rkey": {rkey}})}
+	r := request{
+		call: getRecord, method: http.MethodGet, path: xrpcPath(getRecord, url.Values{"repo": {did}, "collection": {collection}, "rkey": {rkey}}),
+	}
 	r.read = func(body []byte) (err error) {
 		if record, err = readRecord(body, did, collection); err == nil && record.Rkey != rkey {
 			err = malformed("expected the record %s", rkey)
@@ -169,7 +171,8 @@ func (c *Client) queryPDS(ctx context.Context, did string, r request) error {
 // deleted its DID, or the server that its document names now has no such repository.
 func (c *Client) orGone(did string, err error) error {
 	e, ok := errors.AsType[*Error](err)
-	if ok && e.Class == Permanent && (e.Name == nameNoRepo || e.Call == didDocument && e.Status == http.StatusGone && strings.HasPrefix(did, "did:plc:")) {
+	if ok && e.Class == Permanent && (e.Name == nameNoRepo || e.Call == didDocument && e.Status == http.StatusGone &&
+		strings.HasPrefix(did, "did:plc:")) {
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return err
@@ -185,7 +188,9 @@ func pageParams(params url.Values, cursor string, limit int) url.Values {
 
 // readPage decodes the array called name, item by item. An unreadable item is
 // omitted, so that it does not hide the others.
-func (c *Client) readPage(call string, body []byte, cursor, name string, read func(jsontext.Value) (FeedPost, error)) (page []FeedPost, next string, err error) {
+func (c *Client) readPage(
+	call string, body []byte, cursor, name string, read func(jsontext.Value) (FeedPost, error),
+) (page []FeedPost, next string, err error) {
 	fields, err := readObject(body)
 	if err != nil {
 		return nil, "", err

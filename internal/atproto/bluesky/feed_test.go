@@ -47,7 +47,8 @@ func TestFeedItems(t *testing.T) {
 	t.Parallel()
 	page, left := feed(t,
 		item(alice, "3pin", `{"text":"pinned"}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonPin"}`),
-		item(bob, "3rep", `{"text":"old"}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","by":{"did":"`+alice+`"},"indexedAt":"2026-07-05T00:00:00Z"}`),
+		item(bob, "3rep", `{"text":"old"}`,
+			`,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","by":{"did":"`+alice+`"},"indexedAt":"2026-07-05T00:00:00Z"}`),
 		item(alice, "3new", `{"text":"new"}`, `,"reply":{"parent":{}},"reason":null`),
 		item(alice, "3odd", `{"text":"odd"}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonTomorrow"}`),
 	)
@@ -71,21 +72,26 @@ func TestFeedRequest(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, next)
 		last := j.all()[len(j.all())-1]
-		require.Equal(t, url.Values{"actor": {alice}, "filter": {"posts_with_replies"}, "limit": {sent}, "cursor": {"2026-07-04T12:00:00Z"}}, last.query)
+		require.Equal(t, url.Values{"actor": {alice}, "filter": {"posts_with_replies"}, "limit": {sent}, "cursor": {"2026-07-04T12:00:00Z"}},
+			last.query)
 	}
 }
 
 func TestBrokenRecordIsRepairedOrOmitted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ record, want string }{
-		"nul":                {`{"text":"a\u0000b"}`, `{"text":"a` + "\ufffd" + `b"}`},
-		"nul in a name":      {`{"a\u0000":1}`, `{"a` + "\ufffd" + `":1}`},
-		"lone surrogates":    {`{"text":"a\ud83db\udc00"}`, `{"text":"a` + "\ufffd" + `b` + "\ufffd" + `"}`},
-		"a pair of them":     {`{"text":"\ud83d\ude00"}`, `{"text":"😀"}`},
-		"an escaped escape":  {`{"text":"\\u0000"}`, `{"text":"\\u0000"}`},
-		"numbers as written": {`{"text":"\u0041","n":[1.50,1e5,-0,12345678901234567890123]}`, `{"text":"A","n":[1.50,1e5,-0,12345678901234567890123]}`},
-		"as it came":         {`{ "text" : "<a href=\"x\">" }`, `{ "text" : "<a href=\"x\">" }`},
-		"deep enough":        {strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200), strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200)},
+		"nul":               {`{"text":"a\u0000b"}`, `{"text":"a` + "\ufffd" + `b"}`},
+		"nul in a name":     {`{"a\u0000":1}`, `{"a` + "\ufffd" + `":1}`},
+		"lone surrogates":   {`{"text":"a\ud83db\udc00"}`, `{"text":"a` + "\ufffd" + `b` + "\ufffd" + `"}`},
+		"a pair of them":    {`{"text":"\ud83d\ude00"}`, `{"text":"😀"}`},
+		"an escaped escape": {`{"text":"\\u0000"}`, `{"text":"\\u0000"}`},
+		"numbers as written": {
+			`{"text":"\u0041","n":[1.50,1e5,-0,12345678901234567890123]}`, `{"text":"A","n":[1.50,1e5,-0,12345678901234567890123]}`,
+		},
+		"as it came": {`{ "text" : "<a href=\"x\">" }`, `{ "text" : "<a href=\"x\">" }`},
+		"deep enough": {
+			strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200), strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200),
+		},
 
 		"too deep":             {strings.Repeat(`{"a":`, 201) + "1" + strings.Repeat("}", 201), ""},
 		"too long":             {`{"text":"` + strings.Repeat("x", 2<<20) + `"}`, ""},
@@ -161,7 +167,9 @@ func TestPostsByURI(t *testing.T) {
 		reply(w, 200, `{"posts":[`+view(bob, "3b")+`,`+view(alice, "3other")+`,{"uri":"no"},`+view(alice, "3a")+`]}`)
 	})
 	c := newClient(t, base, noRetries)
-	uris := []string{"at://" + alice + "/app.bsky.feed.post/3a", "at://" + bob + "/app.bsky.feed.post/3b", "at://" + bob + "/app.bsky.feed.post/3gone"}
+	uris := []string{
+		"at://" + alice + "/app.bsky.feed.post/3a", "at://" + bob + "/app.bsky.feed.post/3b", "at://" + bob + "/app.bsky.feed.post/3gone",
+	}
 	posts, err := c.Posts(t.Context(), uris)
 	require.NoError(t, err)
 	require.Len(t, posts, 2)

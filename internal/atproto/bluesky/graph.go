@@ -141,7 +141,9 @@ func (c *Client) Profiles(ctx context.Context, dids []string) ([]Profile, error)
 
 // profilePage requests a page and decodes the accounts in the array called name.
 // within is the field of an item that holds the account.
-func (c *Client) profilePage(ctx context.Context, call string, params url.Values, cursor, name, within string) (page []Profile, next string, err error) {
+func (c *Client) profilePage(
+	ctx context.Context, call string, params url.Values, cursor, name, within string,
+) (page []Profile, next string, err error) {
 	if call != getProfiles {
 		params.Set("limit", "100")
 	}

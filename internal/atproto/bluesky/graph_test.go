@@ -50,8 +50,8 @@ func TestFollowsPages(t *testing.T) {
 		}
 	}
 	require.Equal(t, 3, n)
-	require.Equal(t, requested{call: "app.bsky.graph.getFollows", query: url.Values{"actor": {"bob.example"}, "limit": {"100"}, "cursor": {"2"}},
-		at: j.all()[2].at}, j.all()[2])
+	require.Equal(t, requested{call: "app.bsky.graph.getFollows",
+		query: url.Values{"actor": {"bob.example"}, "limit": {"100"}, "cursor": {"2"}}, at: j.all()[2].at}, j.all()[2])
 }
 
 func TestRepeatedCursorEndsPaging(t *testing.T) {
@@ -113,7 +113,8 @@ func TestListMembers(t *testing.T) {
 			resolved(w)
 			return
 		}
-		reply(w, 200, `{"list":{"uri":"x"},"cursor":"c","items":[{"uri":"at://x","subject":{"did":"`+bob+`","handle":"bob.example"}},{"subject":7},{}]}`)
+		reply(w, 200,
+			`{"list":{"uri":"x"},"cursor":"c","items":[{"uri":"at://x","subject":{"did":"`+bob+`","handle":"bob.example"}},{"subject":7},{}]}`)
 	})
 	c := newClient(t, base, nil)
 	for _, uri := range []string{listURI, "at://alice.example/app.bsky.graph.list/3kabc"} {
@@ -130,7 +131,9 @@ func TestStarterPackList(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		uri := r.URL.Query().Get("starterPack")
-		list := map[string]string{"good": listURI, "none": "", "post": "at://" + alice + "/app.bsky.feed.post/3kabc"}[uri[strings.LastIndex(uri, "/")+1:]]
+		list := map[string]string{
+			"good": listURI, "none": "", "post": "at://" + alice + "/app.bsky.feed.post/3kabc",
+		}[uri[strings.LastIndex(uri, "/")+1:]]
 		reply(w, 200, `{"starterPack":{"uri":`+quoted(uri)+`,"record":{"list":`+quoted(list)+`}}}`)
 	})
 	c := newClient(t, base, noRetries)
@@ -153,7 +156,8 @@ func TestOwnLabelWithholdsAProfile(t *testing.T) {
 	own := `{"src":"` + alice + `","val":"!no-unauthenticated"}`
 	for labels, withheld := range map[string]bool{
 		`[` + own + `]`: true, `[null,1,{"val":1},` + strings.Repeat(`{"src":"`+alice+`","val":"x"},`, 3000) + own + `]`: true,
-		`[]`: false, `null`: false, `{}`: false, `"!no-unauthenticated"`: false, own: false, `[[` + own + `]]`: false, `[{"src":"` + bob + `","val":"!no-unauthenticated"}]`: false,
+		`[]`: false, `null`: false, `{}`: false, `"!no-unauthenticated"`: false, own: false, `[[` + own + `]]`: false,
+		`[{"src":"` + bob + `","val":"!no-unauthenticated"}]`:     false,
 		`[{"src":["` + alice + `"],"val":"!no-unauthenticated"}]`: false,
 	} {
 		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
@@ -213,7 +217,9 @@ func TestRepeatedCursorWithItemsIsAnError(t *testing.T) {
 		reply(w, 200, `{"cursor":"same","follows":[{"did":"`+bob+`","handle":"bob.example"}],"feed":[{}]}`)
 	}))
 	defer server.Close()
-	c, err := bluesky.New(bluesky.Config{AppView: server.URL, Directory: server.URL, Retries: []time.Duration{time.Millisecond}, Logger: slog.New(slog.DiscardHandler)})
+	c, err := bluesky.New(bluesky.Config{
+		AppView: server.URL, Directory: server.URL, Retries: []time.Duration{time.Millisecond}, Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	_, _, err = c.Follows(t.Context(), alice, "same")
 	require.ErrorContains(t, err, "the cursor of the next page is that of this one")

@@ -117,7 +117,9 @@ func (h *host) wait(ctx context.Context, login bool) error {
 			return nil
 		}
 		if until.After(deadline) {
-			return &Error{Class: RateLimited, Name: nameNotSent, held: true, Message: "the rate limit of " + h.origin + " is used up", RetryAfter: left}
+			return &Error{
+				Class: RateLimited, Name: nameNotSent, held: true, Message: "the rate limit of " + h.origin + " is used up", RetryAfter: left,
+			}
 		}
 		if err := retry.Sleep(ctx, left); err != nil {
 			return err

@@ -104,7 +104,10 @@ func TestSigningKeyIsReadAnew(t *testing.T) {
 
 func TestAccountWithoutKeyIsToldFromFailure(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[int][]bool{400: {true, false}, 404: {true, false}, 410: {true, true}, 403: {false, false}, 429: {false, false}, 500: {false, false}, 503: {false, false}} {
+	for status, want := range map[int][]bool{
+		400: {true, false}, 404: {true, false}, 410: {true, true}, 403: {false, false}, 429: {false, false}, 500: {false, false},
+		503: {false, false},
+	} {
 		directory, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, status, `{"message":"no"}`) })
 		_, err := newClient(t, directory, noRetries).SigningKey(t.Context(), alice)
 		require.Error(t, err)

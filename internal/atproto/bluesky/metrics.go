@@ -20,10 +20,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	name := func(s string) string { return "weir_bluesky_" + s }
 	return &metrics{
 		requests: f.NewCounterVec(prometheus.CounterOpts{Name: name("requests_total"),
-			Help: "Requests by call, host and outcome: ok, permanent, rate_limited, transient, or not_sent (stopped by a rate limit or an open breaker). The host other stands for all that are not configured."},
+			Help: "Requests by call, host and outcome: ok, permanent, rate_limited, transient, " +
+				"or not_sent (stopped by a rate limit or an open breaker). The host other stands for all that are not configured."},
 			[]string{"call", "host", "class"}),
-		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Name: name("request_seconds"), Help: "Duration of a request with its body, without waits.",
-			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12)}, []string{"call"}),
+		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Name: name("request_seconds"),
+			Help: "Duration of a request with its body, without waits.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12)}, []string{"call"}),
 		remaining: f.NewGaugeVec(prometheus.GaugeOpts{Name: name("rate_limit_remaining"),
 			Help: "Requests that a configured host still allows, by its last response. Zero: requests wait."}, []string{"host"}),
 		unreadable: f.NewCounterVec(prometheus.CounterOpts{Name: name("unreadable_items_total"),

@@ -19,7 +19,8 @@ func FuzzAuthorFeed(f *testing.F) {
 	for _, record := range []string{`{"text":"\u0000"}`, `{"a":[1e300,{"b":"\ud800"}]}`, `{"\ud83d\ude00":null}`, `{"a":1,"a":2}`} {
 		f.Add([]byte(`{"cursor":"c","feed":[` + item(alice, "3abc", record, "") + `]}`))
 	}
-	f.Add([]byte(`{"feed":[` + item(bob, "3abc", `{}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","indexedAt":"2026-07-05T00:00:00Z"}`) + `]}`))
+	f.Add([]byte(`{"feed":[` + item(bob, "3abc", `{}`,
+		`,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","indexedAt":"2026-07-05T00:00:00Z"}`) + `]}`))
 	var body atomic.Pointer[[]byte]
 	base, _ := serve(f, func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = w.Write(*body.Load()) })
 	c := newClient(f, base, noRetries)

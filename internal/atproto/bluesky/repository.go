@@ -55,7 +55,10 @@ func (c *Client) Repository(ctx context.Context, did string) (car []byte, err er
 // own PDS, as a CAR. It does not check the content. If there is no such record, the
 // error is permanent.
 func (c *Client) RecordProof(ctx context.Context, did, collection, rkey string) (car []byte, err error) {
-	r := request{call: getProof, method: http.MethodGet, path: xrpcPath(getProof, url.Values{"did": {did}, "collection": {collection}, "rkey": {rkey}}), proof: true}
+	r := request{
+		call: getProof, method: http.MethodGet, path: xrpcPath(getProof, url.Values{"did": {did}, "collection": {collection}, "rkey": {rkey}}),
+		proof: true,
+	}
 	r.read = func(body []byte) error {
 		car = body
 		return nil

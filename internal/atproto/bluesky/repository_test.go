@@ -22,7 +22,8 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		switch {
 		case r.URL.Path == "/"+alice:
-			reply(w, http.StatusOK, fmt.Sprintf(`{"id":%q,"service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":%q}]}`, alice, base))
+			reply(w, http.StatusOK,
+				fmt.Sprintf(`{"id":%q,"service":[{"id":"#atproto_pds","type":"AtprotoPersonalDataServer","serviceEndpoint":%q}]}`, alice, base))
 		case r.Header.Get("Accept") != "application/vnd.ipld.car":
 			reply(w, http.StatusNotAcceptable, `{}`)
 		default:
@@ -44,7 +45,9 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "a proof", string(got))
 	require.Equal(t, "com.atproto.sync.getRecord", j.calls()[len(j.calls())-1])
-	require.Equal(t, []string{alice, "com.example.note", "a b"}, []string{j.all()[len(j.all())-1].query.Get("did"), j.all()[len(j.all())-1].query.Get("collection"), j.all()[len(j.all())-1].query.Get("rkey")})
+	require.Equal(t, []string{alice, "com.example.note", "a b"}, []string{
+		j.all()[len(j.all())-1].query.Get("did"), j.all()[len(j.all())-1].query.Get("collection"), j.all()[len(j.all())-1].query.Get("rkey"),
+	})
 	car = bytes.Repeat([]byte{0, 0xff}, 20<<20)
 	_, err = c.RecordProof(t.Context(), alice, "com.example.note", "a")
 	require.Equal(t, bluesky.Transient, failure(t, err).Class, "a proof that is too long must be an error")

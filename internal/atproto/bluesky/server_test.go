@@ -132,7 +132,9 @@ func serveInside(t *testing.T, answer answerer) (*http.Client, *journal) {
 // are short unless the test sets others.
 func newClient(t testing.TB, base string, change func(*bluesky.Config)) *bluesky.Client {
 	t.Helper()
-	cfg := bluesky.Config{AppView: base, Directory: base, Retries: []time.Duration{time.Millisecond, time.Millisecond}, Registerer: prometheus.NewRegistry()}
+	cfg := bluesky.Config{
+		AppView: base, Directory: base, Retries: []time.Duration{time.Millisecond, time.Millisecond}, Registerer: prometheus.NewRegistry(),
+	}
 	if change != nil {
 		change(&cfg)
 	}

@@ -55,7 +55,8 @@ func ParseTarget(s string) (Target, error) {
 	}
 	actor, err := parseActor(s)
 	if err != nil {
-		return Target{}, fmt.Errorf("%q is neither a handle nor a DID: expected for example alice.bsky.social, did:plc:…, at://… or https://bsky.app/profile/…", oneLine(s))
+		return Target{}, fmt.Errorf("%q is neither a handle nor a DID: expected for example alice.bsky.social, did:plc:…, "+
+			"at://… or https://bsky.app/profile/…", oneLine(s))
 	}
 	return Target{Kind: TargetAccount, Actor: actor}, nil
 }
@@ -106,7 +107,8 @@ func targetOfURI(s, rest string) (Target, error) {
 			return recordTarget(s, TargetStarterPack, parts[0], collectionStarterPack, parts[2])
 		}
 	}
-	return Target{}, fmt.Errorf("%q is neither a list nor a starter pack: expected at://…/%s/… or at://…/%s/…", oneLine(s), collectionList, collectionStarterPack)
+	return Target{}, fmt.Errorf("%q is neither a list nor a starter pack: expected at://…/%s/… or at://…/%s/…", oneLine(s), collectionList,
+		collectionStarterPack)
 }
 
 // targetOfURL parses the text after the scheme of a URL.

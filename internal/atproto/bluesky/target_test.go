@@ -86,7 +86,10 @@ func TestParseTargetErrors(t *testing.T) {
 
 // FuzzParseTarget checks that a parsed target parses to itself, and can be stored.
 func FuzzParseTarget(f *testing.F) {
-	for _, seed := range []string{"alice.example", "@alice.example", alice, listURI, "https://bsky.app/profile/a.example/lists/x", "bsky.app/start/a.example/%2e", "at://\u202a"} {
+	for _, seed := range []string{
+		"alice.example", "@alice.example", alice, listURI, "https://bsky.app/profile/a.example/lists/x", "bsky.app/start/a.example/%2e",
+		"at://\u202a",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

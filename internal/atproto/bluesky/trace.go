@@ -17,7 +17,8 @@ func (c *Client) traced(ctx context.Context, h *host, r request) ([]byte, error)
 	if !span.IsRecording() {
 		return body, err
 	}
-	span.SetAttributes(attribute.String("http.request.method", r.method), attribute.String("weir.host", h.origin), attribute.Int("weir.answer_bytes", len(body)))
+	span.SetAttributes(attribute.String("http.request.method", r.method), attribute.String("weir.host", h.origin),
+		attribute.Int("weir.answer_bytes", len(body)))
 	if err != nil {
 		span.SetAttributes(attribute.String("weir.class", Classify(err).String()))
 		span.SetStatus(codes.Error, err.Error())

@@ -11,7 +11,8 @@ import (
 
 // edges returns common identifiers, and some at the limits of their syntax.
 func edges() []string {
-	return []string{"at://did:plc:wq4aajammjtxdomz3e23667t/app.bsky.feed.post/3mptbypluud2a", "at://a.bc/d.e.f", "at://did:web:a.b", "a.b-c.d3",
+	return []string{"at://did:plc:wq4aajammjtxdomz3e23667t/app.bsky.feed.post/3mptbypluud2a", "at://a.bc/d.e.f", "at://did:web:a.b",
+		"a.b-c.d3",
 		"2026-01-31T23:59:59.123456Z", "2024-02-29T12:00:00+05:30", "0000-01-01T00:00:00Z", "https://example.com/%20?a=b#c", "pt-BR", "i-x",
 		"did:plc:wq4aajammjtxdomz3e23667t", "did:web:a.b", "did:web:localhost%3A8080", "3mptbypluud2a", "jzzzzzzzzzzzz",
 		"app.bsky.feed.post", "a.b.c", "com.a-b.c1d", "bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i", "Qmbcdefgh", "self", ".."}
@@ -97,7 +98,10 @@ func TestRecordOfAnATURI(t *testing.T) {
 	t.Parallel()
 	did, collection, key, ok := RecordOf("at://did:web:a.b/c.d.e/self")
 	require.Equal(t, []any{"did:web:a.b", "c.d.e", "self", true}, []any{did, collection, key, ok})
-	for _, uri := range []string{"at://did:web:a.b/c.d.e", "at://did:web:a.b", "at://a.b/c.d.e/self", "at://did:web:a.b/c.d.e/self/", "at://did:web:a.b/c.d.e/", "https://a.b/c.d.e/self"} {
+	for _, uri := range []string{
+		"at://did:web:a.b/c.d.e", "at://did:web:a.b", "at://a.b/c.d.e/self", "at://did:web:a.b/c.d.e/self/", "at://did:web:a.b/c.d.e/",
+		"https://a.b/c.d.e/self",
+	} {
 		_, _, _, ok := RecordOf(uri)
 		require.False(t, ok, uri)
 	}
@@ -111,8 +115,8 @@ func TestSpacesAreATURIs(t *testing.T) {
 		_, _, _, ok := RecordOf(space + rest)
 		require.False(t, ok, "it is no record of a public repository: %s", rest)
 	}
-	for _, uri := range []string{"at://did:web:a.b/space", "at://did:web:a.b/space/c.d.forum", "at://a.bc/space/c.d.forum/main", space + "/", space + "/e.f",
-		space + "/did:web:e.f/c.d.post/k/more"} {
+	for _, uri := range []string{"at://did:web:a.b/space", "at://did:web:a.b/space/c.d.forum", "at://a.bc/space/c.d.forum/main", space + "/",
+		space + "/e.f", space + "/did:web:e.f/c.d.post/k/more"} {
 		require.False(t, IsATURI(uri), uri)
 	}
 }

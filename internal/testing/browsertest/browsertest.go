@@ -54,9 +54,10 @@ func useBrowser(t *testing.T) context.Context {
 	if browser.users++; browser.users == 1 {
 		dir, err := os.MkdirTemp("", "weir-browser-")
 		require.NoError(t, err)
-		alloc, cancel := chromedp.NewExecAllocator(context.Background(), chromedp.ExecPath(chromium(t)), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU,
-			chromedp.NoFirstRun, chromedp.UserDataDir(dir), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("disable-background-networking", true),
-			chromedp.Flag("hide-scrollbars", false), chromedp.Flag("font-render-hinting", "none"), chromedp.WSURLReadTimeout(time.Minute))
+		alloc, cancel := chromedp.NewExecAllocator(context.Background(), chromedp.ExecPath(chromium(t)), chromedp.Headless, chromedp.NoSandbox,
+			chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(dir), chromedp.Flag("disable-dev-shm-usage", true),
+			chromedp.Flag("disable-background-networking", true), chromedp.Flag("hide-scrollbars", false),
+			chromedp.Flag("font-render-hinting", "none"), chromedp.WSURLReadTimeout(time.Minute))
 		ctx, _ := chromedp.NewContext(alloc)
 		require.NoError(t, chromedp.Do(ctx))
 		browser.ctx, browser.stop = ctx, func() {
@@ -111,7 +112,8 @@ func (b *Tab) Size(width, height int64) {
 // Scheme sets the theme that the reader prefers: light or dark.
 func (b *Tab) Scheme(scheme string) {
 	b.Helper()
-	_, err := chromedp.Call(b.Context, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	_, err := chromedp.Call(b.Context, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 	require.NoError(b, err)
 }
 
@@ -180,9 +182,12 @@ const layout = `(() => {
     if (!e.checkVisibility() || e.closest(".unseen") || box.width === 0) continue;
     if (box.left < -0.5 || box.right > innerWidth + 0.5) wrong.push("outside: " + name(e));
     const style = getComputedStyle(e);
-    if (style.overflowX !== "visible" && style.webkitLineClamp === "none" && !e.matches(".thumb, img, svg, input, select") && e.scrollWidth > e.clientWidth + 1) wrong.push("clipped: " + name(e));
+    const wide = e.scrollWidth > e.clientWidth + 1 && !e.matches(".thumb, img, svg, input, select");
+    if (style.overflowX !== "visible" && style.webkitLineClamp === "none" && wide) wrong.push("clipped: " + name(e));
     if (e.matches("#state, #state *") && e.scrollHeight > e.clientHeight + 1 && e.clientHeight) wrong.push("too high: " + name(e));
-    if (e.matches("a:not([tabindex]), button, input, select, summary") && (box.width < 23.9 || box.height < 23.9)) wrong.push("target of " + box.width + " x " + box.height + ": " + name(e));
+    const small = box.width < 23.9 || box.height < 23.9;
+    if (small && e.matches("a:not([tabindex]), button, input, select, summary"))
+      wrong.push("target of " + box.width + " x " + box.height + ": " + name(e));
   }
   return wrong;
 })()`

@@ -14,7 +14,8 @@ import (
 const minVersion = 15
 
 // howToInstall ends an error.
-const howToInstall = "`apt install postgresql` (Debian), `dnf install postgresql-server` (Fedora), `brew install postgresql@17` (macOS) or, in a checkout, `make postgres`"
+const howToInstall = "`apt install postgresql` (Debian), `dnf install postgresql-server` (Fedora), " +
+	"`brew install postgresql@17` (macOS) or, in a checkout, `make postgres`"
 
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
@@ -78,7 +79,8 @@ func Find() (bin string, version int, err error) {
 	if tooOld > 0 {
 		return "", 0, fmt.Errorf("PostgreSQL %d is installed, but Weir needs %d or newer: "+howToInstall, tooOld, minVersion)
 	}
-	return "", 0, fmt.Errorf("PostgreSQL's server binaries (initdb, postgres) were not found; Weir needs version %d or newer: "+howToInstall, minVersion)
+	return "", 0, fmt.Errorf("PostgreSQL's server binaries (initdb, postgres) were not found; Weir needs version %d or newer: "+howToInstall,
+		minVersion)
 }
 
 // versionIn returns the major version of the server in folder. ok is false unless

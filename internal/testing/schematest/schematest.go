@@ -248,7 +248,8 @@ func Long(t *testing.T) {
 func Blocks(t testing.TB, db schema.DB, tx pgx.Tx) bool {
 	t.Helper()
 	blocks, err := schema.One(context.Background(), db, "look for waiting transactions", pgx.RowTo[bool],
-		`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND $1 = ANY (pg_blocking_pids(pid)))`, tx.Conn().PgConn().PID())
+		`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND $1 = ANY (pg_blocking_pids(pid)))`,
+		tx.Conn().PgConn().PID())
 	require.NoError(t, err)
 	return blocks
 }

@@ -120,7 +120,9 @@ func (v *visit) starterPack() (any, error) {
 		Labels             []struct{}      `json:"labels"`
 		IndexedAt          string          `json:"indexedAt"`
 	}
-	out := view{URI: r.uri(), CID: r.contentID(), Record: r.value(), Creator: v.profileBasic(r.owner), Labels: []struct{}{}, IndexedAt: stamped(r.at)}
+	out := view{
+		URI: r.uri(), CID: r.contentID(), Record: r.value(), Creator: v.profileBasic(r.owner), Labels: []struct{}{}, IndexedAt: stamped(r.at),
+	}
 	var own struct{ List string }
 	json.Unmarshal(r.raw, &own) // a pack without a list has none
 	if members := v.index.find(own.List); members != nil {
@@ -254,7 +256,9 @@ func (v *visit) pin(uri string) *feedItem {
 func (v *visit) feedItem(r *record) *feedItem {
 	item := &feedItem{}
 	if r.collection == repost {
-		item.Reason = &reason{Type: "app.bsky.feed.defs#reasonRepost", By: v.profileBasic(r.owner), URI: r.uri(), CID: r.contentID(), IndexedAt: stamped(r.at)}
+		item.Reason = &reason{
+			Type: "app.bsky.feed.defs#reasonRepost", By: v.profileBasic(r.owner), URI: r.uri(), CID: r.contentID(), IndexedAt: stamped(r.at),
+		}
 		if r = v.index.find(r.subject); r == nil || r.collection != post {
 			return nil
 		}

@@ -31,7 +31,9 @@ const (
 
 // CallFaultKinds returns all kinds.
 func CallFaultKinds() []CallFaultKind {
-	return []CallFaultKind{InternalError, BadGateway, Unavailable, TooMany, Forbidden, Expired, Slow, Severed, Malformed, Empty, Huge, Loop, Beyond}
+	return []CallFaultKind{
+		InternalError, BadGateway, Unavailable, TooMany, Forbidden, Expired, Slow, Severed, Malformed, Empty, Huge, Loop, Beyond,
+	}
 }
 
 // CallFault is a fault of some of the next calls. Loop and Beyond wait for a

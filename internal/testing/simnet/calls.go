@@ -33,7 +33,8 @@ type calls struct {
 // response sees the call as ended.
 func (c *calls) arrive(endpoint string, r *http.Request) (leave func(status int)) {
 	q := r.URL.Query()
-	actor := cmp.Or(q.Get("actor"), q.Get("actors"), q.Get("actors[]"), q.Get("repo"), q.Get("did"), q.Get("handle"), q.Get("list"), q.Get("starterPack"), r.PathValue("did"))
+	actor := cmp.Or(q.Get("actor"), q.Get("actors"), q.Get("actors[]"), q.Get("repo"), q.Get("did"), q.Get("handle"), q.Get("list"),
+		q.Get("starterPack"), r.PathValue("did"))
 	uris := slices.Concat(q["uris"], q["uris[]"])
 	if rkey := q.Get("rkey"); rkey != "" {
 		uris = append(uris, "at://"+q.Get("repo")+"/"+q.Get("collection")+"/"+rkey)

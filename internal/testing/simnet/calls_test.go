@@ -145,7 +145,9 @@ func TestFaultsHappenToTheirEndpointAsOftenAsRequested(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8})
 	hub := n.Hub().DID
-	for kind, status := range map[simnet.CallFaultKind]int{simnet.InternalError: 500, simnet.BadGateway: 502, simnet.Unavailable: 503, simnet.Forbidden: 403, simnet.Expired: 401} {
+	for kind, status := range map[simnet.CallFaultKind]int{
+		simnet.InternalError: 500, simnet.BadGateway: 502, simnet.Unavailable: 503, simnet.Forbidden: 403, simnet.Expired: 401,
+	} {
 		require.NoError(t, n.FailCalls(simnet.CallFault{Kind: kind, Endpoint: getFollows, Count: 2}))
 		require.Equal(t, 200, call(t, n, getAuthorFeed, "actor", hub).status, "another endpoint")
 		for _, want := range []int{status, status, 200} {

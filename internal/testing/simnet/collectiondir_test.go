@@ -33,7 +33,8 @@ func TestRelayNamesTheAccountsOfACollection(t *testing.T) {
 
 	ask := func(collection, cursor string, limit int) (page comatproto.SyncListReposByCollection_Output, status int) {
 		t.Helper()
-		response, err := http.Get(fmt.Sprintf("%s/xrpc/com.atproto.sync.listReposByCollection?collection=%s&cursor=%s&limit=%d", n.PDSURL(), collection, url.QueryEscape(cursor), limit))
+		response, err := http.Get(fmt.Sprintf("%s/xrpc/com.atproto.sync.listReposByCollection?collection=%s&cursor=%s&limit=%d", n.PDSURL(),
+			collection, url.QueryEscape(cursor), limit))
 		require.NoError(t, err)
 		defer response.Body.Close()
 		require.NoError(t, json.NewDecoder(response.Body).Decode(&page))

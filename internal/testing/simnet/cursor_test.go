@@ -73,7 +73,9 @@ func TestFutureOrMissingCursorStartsAtTheTip(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 50})
 	n.Inject([]byte("a frame at the tip"))
-	future := []string{"", digits(n.Log().Last().Seq + 1), digits(n.Log().Last().Seq + 1_000_000), digits(time.Now().Add(time.Hour).UnixMicro())}
+	future := []string{
+		"", digits(n.Log().Last().Seq + 1), digits(n.Log().Last().Seq + 1_000_000), digits(time.Now().Add(time.Hour).UnixMicro()),
+	}
 	var clients []*client
 	for _, cursor := range future {
 		clients = append(clients, dial(t, n, "cursor", cursor))

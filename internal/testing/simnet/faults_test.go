@@ -183,7 +183,9 @@ func TestRenumberChangesTheNumbersOfOldEvents(t *testing.T) {
 	require.Equal(t, address, n.Address())
 
 	entries := n.Log().Entries()
-	for _, resumed := range []*client{dial(t, n, "cursor", digits(before[30])), dial(t, n, "cursor", digits(before[30]), "compress", "true").decodes(dictionary.V1)} {
+	for _, resumed := range []*client{
+		dial(t, n, "cursor", digits(before[30])), dial(t, n, "cursor", digits(before[30]), "compress", "true").decodes(dictionary.V1),
+	} {
 		e := resumed.next()
 		require.Equal(t, before[30], *e.Cursor)
 		require.Equal(t, entries[34].TimeUS, e.TimeUS, "the number names a later event")

@@ -50,7 +50,8 @@ func TestServersExportTheRepositoriesThatTheRelaySends(t *testing.T) {
 	for sent := false; !sent; {
 		event := c.next()
 		sent = event.Commit != nil && event.Commit.Rkey == after.Rkey
-		require.False(t, event.Commit != nil && event.DID == did && event.Commit.Rkey == e.Rkey, "Jetstream reads the relay and must not send the withheld event")
+		require.False(t, event.Commit != nil && event.DID == did && event.Commit.Rkey == e.Rkey,
+			"Jetstream reads the relay and must not send the withheld event")
 	}
 	last := map[string]*repo.Commit{}
 	for _, m := range subscribeRepos(t, n, "?cursor=0").until(n) {

@@ -119,7 +119,8 @@ func (n *Net) Follow(did string, others ...string) error {
 		}
 		now := m.clock()
 		for _, other := range others {
-			if _, err := m.commit(a, follow, &bsky.GraphFollow{LexiconTypeID: follow, CreatedAt: stamped(now.UnixMicro()), Subject: other}, now); err != nil {
+			if _, err := m.commit(a, follow, &bsky.GraphFollow{LexiconTypeID: follow, CreatedAt: stamped(now.UnixMicro()), Subject: other},
+				now); err != nil {
 				return err
 			}
 		}
@@ -183,7 +184,8 @@ func (n *Net) AddToList(uri string, dids ...string) error {
 func (m *model) addToList(a *person, uri string, dids []string) error {
 	now := m.clock()
 	for _, did := range dids {
-		if _, err := m.commit(a, listItem, &bsky.GraphListitem{LexiconTypeID: listItem, CreatedAt: stamped(now.UnixMicro()), List: uri, Subject: did}, now); err != nil {
+		if _, err := m.commit(a, listItem,
+			&bsky.GraphListitem{LexiconTypeID: listItem, CreatedAt: stamped(now.UnixMicro()), List: uri, Subject: did}, now); err != nil {
 			return err
 		}
 	}
@@ -223,7 +225,8 @@ func (n *Net) MakeStarterPack(owner, name string, dids ...string) (uri string, e
 			return err
 		}
 		now := m.clock()
-		e, err := m.commit(a, starterPack, &bsky.GraphStarterpack{LexiconTypeID: starterPack, CreatedAt: stamped(now.UnixMicro()), List: members, Name: name}, now)
+		e, err := m.commit(a, starterPack,
+			&bsky.GraphStarterpack{LexiconTypeID: starterPack, CreatedAt: stamped(now.UnixMicro()), List: members, Name: name}, now)
 		if err == nil {
 			uri = e.uri()
 		}

@@ -192,7 +192,8 @@ func TestListsAndStarterPacksArePagedAndChange(t *testing.T) {
 	pack, err := n.MakeStarterPack(owner.DID, "Start here", dids[:3]...)
 	require.NoError(t, err)
 	out := fetch[bsky.GraphGetStarterPack_Output](t, n, getStarterPack, "starterPack", pack)
-	require.Equal(t, []string{pack, owner.DID, "Start here"}, []string{out.StarterPack.Uri, out.StarterPack.Creator.Did, out.StarterPack.List.Name})
+	require.Equal(t, []string{pack, owner.DID, "Start here"},
+		[]string{out.StarterPack.Uri, out.StarterPack.Creator.Did, out.StarterPack.List.Name})
 	require.Equal(t, "app.bsky.graph.defs#referencelist", *out.StarterPack.List.Purpose)
 	require.Equal(t, out.StarterPack.List.Uri, out.StarterPack.Record.Val.(*bsky.GraphStarterpack).List)
 	require.ElementsMatch(t, dids[:3], members(out.StarterPack.List.Uri))

@@ -34,8 +34,8 @@ const (
 
 // HostileCommits returns what Forge can send besides forgeries.
 func HostileCommits() []Forgery {
-	return []Forgery{NestedArrays, NestedMaps, EndlessArray, EndlessText, HugeInteger, NegativeHuge, SameName, LargeRecord, NotARecord, ManyOperations,
-		NullOperation, EndlessOps, CyclicTree, DeepTree, WideNode, EmptyBlocks, EndlessBlock, CutCAR, LongBlocks, CutFrame}
+	return []Forgery{NestedArrays, NestedMaps, EndlessArray, EndlessText, HugeInteger, NegativeHuge, SameName, LargeRecord, NotARecord,
+		ManyOperations, NullOperation, EndlessOps, CyclicTree, DeepTree, WideNode, EmptyBlocks, EndlessBlock, CutCAR, LongBlocks, CutFrame}
 }
 
 // verbatim is CBOR that is written unchanged.

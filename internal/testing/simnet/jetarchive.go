@@ -44,7 +44,8 @@ type archive struct {
 // compaction, all segments are made again. The caller holds the lock.
 func (a *archive) sync(n *Net) {
 	if a.encoder == nil {
-		a.encoder, _ = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(true), zstd.WithEncoderConcurrency(1)) // the options are valid
+		// the options are valid
+		a.encoder, _ = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(true), zstd.WithEncoderConcurrency(1))
 		a.removed = map[*Entry]bool{}
 	}
 	items, _ := n.log.from(a.at)
@@ -218,8 +219,8 @@ func (n *Net) listSegments(w http.ResponseWriter, r *http.Request, segments []*a
 			out["cursor"] = strconv.Itoa(s.index)
 			break
 		}
-		rows = append(rows, map[string]any{"name": s.name(), "index": s.index, "sizeBytes": len(s.file), "checksum": s.sum(), "eventCount": s.events,
-			"minSeq": s.minSeq, "maxSeq": s.maxSeq, "minWitnessedAt": s.minAt, "maxWitnessedAt": s.maxAt})
+		rows = append(rows, map[string]any{"name": s.name(), "index": s.index, "sizeBytes": len(s.file), "checksum": s.sum(),
+			"eventCount": s.events, "minSeq": s.minSeq, "maxSeq": s.maxSeq, "minWitnessedAt": s.minAt, "maxWitnessedAt": s.maxAt})
 	}
 	out["segments"] = rows
 	return json.NewEncoder(w).Encode(out)
@@ -268,7 +269,9 @@ func (n *Net) planSnapshot(w http.ResponseWriter, r *http.Request, segments []*a
 			planned = min(tip, s.maxSeq)
 		}
 	}
-	return json.NewEncoder(w).Encode(map[string]any{"plannedThroughSeq": planned, "sealedTipSeq": tip, "segments": rows, "stats": map[string]int{"entries": len(rows)}})
+	return json.NewEncoder(w).Encode(map[string]any{
+		"plannedThroughSeq": planned, "sealedTipSeq": tip, "segments": rows, "stats": map[string]int{"entries": len(rows)},
+	})
 }
 
 // match returns how many blocks may have events between two numbers that a filter selects, and the

@@ -48,7 +48,8 @@ func TestReactivatedAccountsAreNotHiddenAtRandom(t *testing.T) {
 		now, _ := n.Account(a.DID)
 		require.Empty(t, now.Status)
 	}
-	require.True(t, slices.ContainsFunc(n.Log().Entries()[before:], func(e *simnet.Entry) bool { return e.Kind == "account" && !e.Active }), "others were hidden")
+	require.True(t, slices.ContainsFunc(n.Log().Entries()[before:], func(e *simnet.Entry) bool { return e.Kind == "account" && !e.Active }),
+		"others were hidden")
 }
 
 func TestDeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {

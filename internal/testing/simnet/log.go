@@ -46,7 +46,8 @@ type Entry struct {
 	Forgery    Forgery         `json:"forgery,omitempty"`   // of a forged commit
 	Withheld   bool            `json:"withheld,omitempty"`  // no stream ever sends it
 	Curtailed  Curtailed       `json:"curtailed,omitempty"` // the relay sends its commit without the operations
-	Resynced   bool            `json:"resynced,omitempty"`  // a record that the server read from a repository again: neither the relay nor the v1 wire sends it
+	// a record that the server read from a repository again: neither the relay nor the v1 wire sends it
+	Resynced bool `json:"resynced,omitempty"`
 }
 
 // Claim is a post's claim about a page. Posts without a card only spell its address.

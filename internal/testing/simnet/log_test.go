@@ -53,7 +53,9 @@ func TestGenerationsAreIndependent(t *testing.T) {
 
 func TestV1TimesAreUniqueAndAscending(t *testing.T) {
 	t.Parallel()
-	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 100, Mix: simnet.MixNetwork, History: 5000, HistorySpan: 2 * time.Millisecond, Start: fixedStart()})
+	n, err := simnet.New(simnet.Config{
+		Seed: 5, Accounts: 100, Mix: simnet.MixNetwork, History: 5000, HistorySpan: 2 * time.Millisecond, Start: fixedStart(),
+	})
 	require.NoError(t, err)
 	n.Play(500)
 	last := int64(0)
@@ -113,7 +115,8 @@ func TestWrittenEventsAreTheEntries(t *testing.T) {
 			require.Equal(t, []any{want.DID, want.Handle, want.RelaySeq}, []any{e.Identity.DID, e.Identity.Handle, e.Identity.Seq})
 			require.NotEmpty(t, e.Identity.Time)
 		case "account":
-			require.Equal(t, []any{want.DID, want.Active, want.Status, want.RelaySeq}, []any{e.Account.DID, e.Account.Active, e.Account.Status, e.Account.Seq})
+			require.Equal(t, []any{want.DID, want.Active, want.Status, want.RelaySeq},
+				[]any{e.Account.DID, e.Account.Active, e.Account.Status, e.Account.Seq})
 			require.NotEmpty(t, e.Account.Time)
 		default:
 			require.Fail(t, "unknown kind", want.Kind)

@@ -240,7 +240,9 @@ func TestLinksAreThePagesOfThePost(t *testing.T) {
 			require.Empty(t, e.Links, "pictures share nothing")
 		}
 	}
-	for _, name := range []string{"gif", "variant", "images", "quote", "external", "quote with card", "facet", "two facets", "bare", "nothing"} {
+	for _, name := range []string{
+		"gif", "variant", "images", "quote", "external", "quote with card", "facet", "two facets", "bare", "nothing",
+	} {
 		require.Greater(t, ways[name], 50, name)
 	}
 }

@@ -115,7 +115,10 @@ func New(cfg Config) (*Net, error) {
 		return nil, fmt.Errorf("the hub follows from 0 to all %d accounts, not %d", cfg.Accounts, cfg.Follows)
 	}
 	began := cfg.Start.Add(-cfg.HistorySpan)
-	n := &Net{cfg: cfg, log: newLog(), relay: relay{repos: map[string]*repository{}, hidden: map[string]bool{}, rotations: map[string]int{}}, k256: newK256(), model: newModel(cfg.Seed, cfg.Accounts, cfg.Mix, began)}
+	n := &Net{
+		cfg: cfg, log: newLog(), relay: relay{repos: map[string]*repository{}, hidden: map[string]bool{}, rotations: map[string]int{}},
+		k256: newK256(), model: newModel(cfg.Seed, cfg.Accounts, cfg.Mix, began),
+	}
 	n.connect(began)
 	items := make([]*item, 0, cfg.History)
 	for i := range cfg.History {

@@ -139,7 +139,8 @@ func (r *nostrRelay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		if r.cfg.Sync != SyncUnknown {
 			nips += ",77"
 		}
-		fmt.Fprintf(w, `{"name":"simulated","supported_nips":[%s],"limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`, nips, cmp.Or(r.cfg.Says, r.cfg.Page), cmp.Or(r.cfg.Message, 1<<20))
+		fmt.Fprintf(w, `{"name":"simulated","supported_nips":[%s],"limitation":{"max_limit":%d,"max_subscriptions":20,"max_message_length":%d}}`,
+			nips, cmp.Or(r.cfg.Says, r.cfg.Page), cmp.Or(r.cfg.Message, 1<<20))
 		return
 	}
 	ws, err := websocket.Accept(w, q, nil)

@@ -29,7 +29,9 @@ func chosen(n *simnet.Net, judge func(*simnet.Entry) bool) (seqs []int64) {
 func TestFiltersByCollection(t *testing.T) {
 	t.Parallel()
 	long(t)
-	for _, wanted := range [][]string{{feedPost}, {feedLike, feedPost}, {"app.bsky.feed.*"}, {"app.bsky.graph.*", "fm.teal.alpha.actor.status"}, {"app.bsky.feed.pos"}} {
+	for _, wanted := range [][]string{
+		{feedPost}, {feedLike, feedPost}, {"app.bsky.feed.*"}, {"app.bsky.graph.*", "fm.teal.alpha.actor.status"}, {"app.bsky.feed.pos"},
+	} {
 		n := network(t, simnet.Config{Seed: 2, Mix: simnet.MixNetwork, History: 3000})
 		want := chosen(n, func(e *simnet.Entry) bool {
 			if e.Kind != "commit" { // other kinds pass every collection filter
@@ -106,9 +108,11 @@ func TestExcessiveRequestsAreRefused(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, status)
 		require.NotEmpty(t, reason)
 	}
-	c := dial(t, n, append(many("wantedCollections", "org.example.c%d", 99), "wantedCollections", "org.example.c1", "wantedCollections", feedPost, "cursor", "0")...)
+	c := dial(t, n, append(many("wantedCollections", "org.example.c%d", 99), "wantedCollections", "org.example.c1", "wantedCollections",
+		feedPost, "cursor", "0")...)
 	require.Equal(t, "commit", c.next().Kind, "an account that is named twice must count once")
-	c = dial(t, n, append(many("wantedDids", "did:plc:%024d", 9_998), "wantedDids", n.Log().Last().DID, "cursor", digits(n.Log().Last().Seq))...)
+	c = dial(t, n,
+		append(many("wantedDids", "did:plc:%024d", 9_998), "wantedDids", n.Log().Last().DID, "cursor", digits(n.Log().Last().Seq))...)
 	require.Equal(t, n.Log().Last().Seq, *c.next().Cursor)
 }
 

@@ -83,7 +83,8 @@ func TestRecordsOfAnyCollection(t *testing.T) {
 	require.Equal(t, []string{one.URI}, n.Calls(getRecord)[0].URIs)
 	require.NoError(t, n.DeleteRecord("at://"+did+"/"+persona+"/self"))
 	require.Len(t, listed().Records, 1)
-	requireError(t, call(t, n, getRecord, "repo", did, "collection", persona, "rkey", "self"), http.StatusBadRequest, "RecordNotFound", "Could not locate record: "+one.URI)
+	requireError(t, call(t, n, getRecord, "repo", did, "collection", persona, "rkey", "self"), http.StatusBadRequest, "RecordNotFound",
+		"Could not locate record: "+one.URI)
 	_, err = n.PutRecord(did, "nonsense", "", json.RawMessage(`{}`))
 	require.Error(t, err)
 }
@@ -203,7 +204,9 @@ func TestWrongPasswordIsRefused(t *testing.T) {
 		return send(t, http.MethodPost, n.PDSURL()+"/xrpc/"+createSession, "", body)
 	}
 	hub := n.Hub()
-	for _, body := range []string{`{"identifier":"` + hub.DID + `","password":"wrong"}`, `{"identifier":"nobody.example","password":"correct-horse"}`} {
+	for _, body := range []string{
+		`{"identifier":"` + hub.DID + `","password":"wrong"}`, `{"identifier":"nobody.example","password":"correct-horse"}`,
+	} {
 		requireError(t, open(body), 401, "AuthenticationRequired", "Invalid identifier or password")
 	}
 	for _, body := range []string{"", "{", `{"identifier":"x"}`} {
@@ -215,5 +218,6 @@ func TestWrongPasswordIsRefused(t *testing.T) {
 	require.Equal(t, 200, call(t, n, getFollows, "actor", hub.DID).status, "no login is needed here")
 	require.NoError(t, n.TakeDown(hub.DID))
 	requireError(t, open(`{"identifier":"`+hub.DID+`","password":"correct-horse"}`), 401, "AccountTakedown", "Account has been taken down")
-	requireError(t, send(t, http.MethodPost, n.PDSURL()+"/xrpc/"+refreshSession, refresh, ""), 401, "AccountTakedown", "Account has been taken down")
+	requireError(t, send(t, http.MethodPost, n.PDSURL()+"/xrpc/"+refreshSession, refresh, ""), 401, "AccountTakedown",
+		"Account has been taken down")
 }

@@ -185,8 +185,10 @@ func (m *model) link(p *bsky.FeedPost, uri string) {
 	}
 	p.Text += shown
 	p.Facets = append(p.Facets, &bsky.RichtextFacet{
-		Index:    &bsky.RichtextFacet_ByteSlice{ByteStart: int64(start), ByteEnd: int64(len(p.Text))},
-		Features: []*bsky.RichtextFacet_Features_Elem{{RichtextFacet_Link: &bsky.RichtextFacet_Link{LexiconTypeID: "app.bsky.richtext.facet#link", Uri: uri}}},
+		Index: &bsky.RichtextFacet_ByteSlice{ByteStart: int64(start), ByteEnd: int64(len(p.Text))},
+		Features: []*bsky.RichtextFacet_Features_Elem{
+			{RichtextFacet_Link: &bsky.RichtextFacet_Link{LexiconTypeID: "app.bsky.richtext.facet#link", Uri: uri}},
+		},
 	})
 }
 

@@ -46,7 +46,8 @@ func requireCompressed(t *testing.T, n *simnet.Net, dict []byte) {
 	require.NoError(t, err)
 	all := lines(t, n, simnet.V2)
 	header := http.Header{"Socket-Encoding": {"zstd"}}
-	for _, c := range []*client{dial(t, n, "cursor", "0", "compress", "true"), dialWith(t, n, &websocket.DialOptions{HTTPHeader: header}, "cursor", "0")} {
+	for _, c := range []*client{dial(t, n, "cursor", "0", "compress", "true"), dialWith(t, n, &websocket.DialOptions{HTTPHeader: header},
+		"cursor", "0")} {
 		c.decodes(dict)
 		small, large := 0, 0
 		for _, line := range all {

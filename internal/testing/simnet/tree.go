@@ -153,7 +153,8 @@ func merge(left, right *node) *node {
 		return right.splice(0, 0, 1, nil, nil, merge(nil, right.below[0]))
 	}
 	last := len(left.keys)
-	return left.splice(last, last, last+1, right.keys, right.values, append([]*node{merge(left.below[last], right.below[0])}, right.below[1:]...)...)
+	return left.splice(last, last, last+1, right.keys, right.values,
+		append([]*node{merge(left.below[last], right.below[0])}, right.below[1:]...)...)
 }
 
 // write returns the tree's CID, and its nodes that were not written before, from

@@ -89,8 +89,8 @@ type counts struct {
 }
 
 func (v *visit) post(r *record) *postView {
-	return &postView{URI: r.uri(), CID: r.contentID(), Author: v.profileBasic(r.owner), Record: r.value(), IndexedAt: stamped(r.at), Labels: []struct{}{},
-		counts: counts{new(int), new(int), new(int), new(int)}} // the simulated network does not count
+	return &postView{URI: r.uri(), CID: r.contentID(), Author: v.profileBasic(r.owner), Record: r.value(), IndexedAt: stamped(r.at),
+		Labels: []struct{}{}, counts: counts{new(int), new(int), new(int), new(int)}} // the simulated network does not count
 }
 
 // related returns a post that another refers to.

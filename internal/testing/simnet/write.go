@@ -158,7 +158,8 @@ func (n *Net) Pin(uri string) error {
 		}
 		now := m.clock()
 		created := stamped(now.UnixMicro())
-		e, err := m.commit(a, profile, &bsky.ActorProfile{LexiconTypeID: profile, CreatedAt: &created, DisplayName: displayName(r.owner), PinnedPost: pinned}, now)
+		e, err := m.commit(a, profile,
+			&bsky.ActorProfile{LexiconTypeID: profile, CreatedAt: &created, DisplayName: displayName(r.owner), PinnedPost: pinned}, now)
 		if err == nil {
 			e.Operation, e.Rkey = "update", "self"
 		}

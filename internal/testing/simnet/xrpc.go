@@ -205,7 +205,8 @@ func (v *visit) required(name string) (string, error) {
 	return value, nil
 }
 
-var identifier = regexp.MustCompile(`^(did:[a-z]+:[a-zA-Z0-9._:%-]+|([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.)+[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?)$`)
+var identifier = regexp.MustCompile(`^(did:[a-z]+:[a-zA-Z0-9._:%-]+|([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.)` +
+	`+[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?)$`)
 
 // actor returns the account that a parameter names, which must be active.
 func (v *visit) actor(parameter, missing string) (*member, error) {

@@ -115,7 +115,8 @@ func everyItem(t testing.TB, n *simnet.Net, actor, limit string, pairs ...string
 func everyRecord(t testing.TB, n *simnet.Net, repo, collection string, pairs ...string) (records []*comatproto.RepoListRecords_Record) {
 	t.Helper()
 	for cursor := ""; ; {
-		out := fetch[comatproto.RepoListRecords_Output](t, n, listRecords, append(pairs, "repo", repo, "collection", collection, "cursor", cursor)...)
+		out := fetch[comatproto.RepoListRecords_Output](t, n, listRecords,
+			append(pairs, "repo", repo, "collection", collection, "cursor", cursor)...)
 		records = append(records, out.Records...)
 		if out.Cursor == nil {
 			return records
@@ -143,7 +144,10 @@ func TestInvalidParametersGetTheServicesErrors(t *testing.T) {
 		{getAuthorFeed, []string{"actor", hub, "limit", "101"}, "Error: limit can not be greater than 100"},
 		{getAuthorFeed, []string{"actor", hub, "cursor", "soon"}, "Malformed cursor"},
 		{getList, []string{"list", "app.bsky.graph.list"}, "Error: list must be a valid at-uri"},
-		{getList, []string{"list", "at://" + hub + "/app.bsky.graph.list/2222222222222"}, "List not found: at://" + hub + "/app.bsky.graph.list/2222222222222"},
+		{
+			getList, []string{"list", "at://" + hub + "/app.bsky.graph.list/2222222222222"},
+			"List not found: at://" + hub + "/app.bsky.graph.list/2222222222222",
+		},
 		{getStarterPack, []string{"starterPack", "at://x.example/y/z"}, "Starter pack not found: at://x.example/y/z"},
 		{getProfiles, nil, `Error: Params must have the property "actors"`},
 		{getProfiles, []string{"actors", "?"}, "Error: actors/0 must be a valid did or a handle"},
@@ -179,7 +183,8 @@ func TestHiddenAccountsAreRefusedByTheirStatus(t *testing.T) {
 	requireError(t, call(t, n, latestCommit, "did", a[4].DID), 400, "RepoTakendown", "Repo has been taken down: "+a[4].DID)
 	requireError(t, call(t, n, latestCommit, "did", a[6].DID), 400, "RepoNotFound", "Could not find repo for DID: "+a[6].DID)
 	for _, hidden := range a[3:7] {
-		requireError(t, call(t, n, listRecords, "repo", hidden.DID, "collection", "app.bsky.feed.post"), 400, "InvalidRequest", "Could not find repo: "+hidden.DID)
+		requireError(t, call(t, n, listRecords, "repo", hidden.DID, "collection", "app.bsky.feed.post"), 400, "InvalidRequest",
+			"Could not find repo: "+hidden.DID)
 	}
 	out := fetch[bsky.ActorGetProfiles_Output](t, n, getProfiles,
 		"actors", a[2].DID, "actors", a[3].DID, "actors", a[4].DID, "actors", a[5].DID, "actors", a[6].DID, "actors", a[7].Handle)
@@ -214,7 +219,8 @@ func TestProfilesAreLimitedToTwentyFive(t *testing.T) {
 	}
 	require.NotZero(t, pictures)
 	require.Less(t, pictures, len(out.Profiles), "some have no picture")
-	requireError(t, call(t, n, getProfiles, append(pairs, "actors", a[25].DID)...), 400, "InvalidRequest", "Error: actors must not have more than 25 elements")
+	requireError(t, call(t, n, getProfiles, append(pairs, "actors", a[25].DID)...), 400, "InvalidRequest",
+		"Error: actors must not have more than 25 elements")
 }
 
 func TestChangedHandlesResolve(t *testing.T) {

@@ -66,8 +66,10 @@ func (r *Rig) Exec(sql string, args ...any) {
 // Stream stores a stream whose lease a consumer holds.
 func (r *Rig) Stream(name, state, detail string) {
 	r.T.Helper()
-	r.Exec(`INSERT INTO streams (name, wire, host, state, state_detail, state_since, last_event_at, lease_owner, lease_renewed_at, lease_expires_at)
-		VALUES ($1, 'jetstream', 'host.example', $2, $3, $4, $5, 'me', now(), now() + interval '1 hour')`, name, state, detail, r.Now.Add(-2*time.Minute), r.Now.Add(-30*time.Second))
+	r.Exec(`INSERT INTO streams (name, wire, host, state, state_detail, state_since, last_event_at,
+			lease_owner, lease_renewed_at, lease_expires_at)
+		VALUES ($1, 'jetstream', 'host.example', $2, $3, $4, $5, 'me', now(), now() + interval '1 hour')`, name, state, detail,
+		r.Now.Add(-2*time.Minute), r.Now.Add(-30*time.Second))
 }
 
 func (r *Rig) Do(method, target string, header ...string) *httptest.ResponseRecorder {
@@ -172,8 +174,10 @@ func (r *Rig) Audit(body string) {
 
 func HostileTexts() []string {
 	return []string{
-		`<script>alert(1)</script>`, `</title><script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `<!--`, `]]>`,
-		`{{.}}`, `javascript:alert(1)`, `&lt;script&gt;`, "\u202Etxt.exe\u2066", "a\nb\tc\x01\x1b[31m", "\u0000x", `</ol></main><a href="javascript:alert(1)">x</a>`,
+		`<script>alert(1)</script>`, `</title><script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `<!--`,
+		`]]>`,
+		`{{.}}`, `javascript:alert(1)`, `&lt;script&gt;`, "\u202Etxt.exe\u2066", "a\nb\tc\x01\x1b[31m", "\u0000x",
+		`</ol></main><a href="javascript:alert(1)">x</a>`,
 		strings.Repeat("W", 20000), strings.Repeat("\u0301", 500) + "e" + strings.Repeat("\u0301", 500), "\u3164", "🏴󠁧󠁢󠁥󠁮󠁧󠁿 مرحبا שלום",
 	}
 }

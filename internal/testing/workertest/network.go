@@ -21,7 +21,8 @@ import (
 )
 
 // AddGap opens a gap of the last ten minutes.
-const AddGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '10 minutes', now(), 'a test', now())`
+const AddGap = `
+	INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '10 minutes', now(), 'a test', now())`
 
 // Unfinished counts the jobs that are left, without second reads, which are due in a minute.
 const Unfinished = `

@@ -106,7 +106,8 @@ func MakeAvailable(ctx context.Context, pool *pgxpool.Pool) error {
 			return err
 		}
 		for _, j := range due {
-			if _, err := tx.Exec(ctx, `SELECT pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', $1::text)::text)`, j.Job.Queue); err != nil {
+			if _, err := tx.Exec(ctx, `SELECT pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', $1::text)::text)`,
+				j.Job.Queue); err != nil {
 				return err
 			}
 		}
