@@ -60,7 +60,9 @@ RETURNING true`
 func announce(ctx context.Context, tx pgx.Tx, pool *pgxpool.Pool) (int, error) {
 	var spans pgtype.FlatArray[string]
 	var links pgtype.FlatArray[int64]
-	if err := topCounted(ctx, pool, TopLinks, func(w Window, link int64) { spans, links = append(spans, w.Name), append(links, link) }); err != nil {
+	if err := topCounted(ctx, pool, TopLinks, func(w Window, link int64) {
+		spans, links = append(spans, w.Name), append(links, link)
+	}); err != nil {
 		return 0, err
 	}
 	const compare = `

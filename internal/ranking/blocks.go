@@ -39,12 +39,16 @@ func ParseBlock(text string) (Block, error) {
 	} else if host, ok := domain(text); ok {
 		return Block{Kind: BlockedDomain, Target: host}, nil
 	}
-	return Block{}, fmt.Errorf("%q is neither a URL, a domain nor an account: expected https://…, spam.example, did:plc:…, @alice.example or npub1…", text)
+	return Block{}, fmt.Errorf(
+		"%q is neither a URL, a domain nor an account: expected https://…, spam.example, did:plc:…, @alice.example or npub1…",
+		text,
+	)
 }
 
 // AddBlock adds a block. added is false if it exists.
 func AddBlock(ctx context.Context, db schema.DB, b Block) (added bool, err error) {
-	n, err := schema.Change(ctx, db, "block "+b.Target, `INSERT INTO blocks (kind, target) VALUES ($1, $2) ON CONFLICT (target, kind) DO NOTHING`, b.Kind, b.Target)
+	n, err := schema.Change(ctx, db, "block "+b.Target,
+		`INSERT INTO blocks (kind, target) VALUES ($1, $2) ON CONFLICT (target, kind) DO NOTHING`, b.Kind, b.Target)
 	return n > 0, err
 }
 
@@ -52,7 +56,9 @@ func AddBlock(ctx context.Context, db schema.DB, b Block) (added bool, err error
 func RemoveBlock(ctx context.Context, db schema.DB, b Block) (removed bool, err error) {
 	const sql = `
 DELETE FROM blocks AS b
-WHERE b.kind = $1 AND (b.target = $2 OR b.kind = 'link' AND b.target = (SELECT i.identity FROM links AS l JOIN links AS i ON i.id = l.counts_as WHERE l.identity = $2))`
+WHERE b.kind = $1
+    AND (b.target = $2 OR b.kind = 'link'
+        AND b.target = (SELECT i.identity FROM links AS l JOIN links AS i ON i.id = l.counts_as WHERE l.identity = $2))`
 	n, err := schema.Change(ctx, db, "remove the block of "+b.Target, sql, b.Kind, b.Target)
 	return n > 0, err
 }
@@ -63,7 +69,8 @@ func Blocks(ctx context.Context, db schema.DB) ([]Block, error) {
 SELECT b.kind, b.target, b.added_at,
        (SELECT count(*) FROM blocked_links AS l WHERE l.block_id = b.id) AS links,
        CASE b.kind WHEN 'account' THEN (SELECT count(*) FROM shares AS s WHERE s.did = b.target)
-                   ELSE (SELECT count(*) FROM blocked_links AS l JOIN shares AS s ON s.link_id = l.link_id WHERE l.block_id = b.id) END AS shares
+                   ELSE (SELECT count(*) FROM blocked_links AS l JOIN shares AS s ON s.link_id = l.link_id
+                       WHERE l.block_id = b.id) END AS shares
 FROM blocks AS b
 ORDER BY b.id`
 	return schema.All(ctx, db, "list the blocks", pgx.RowToStructByPos[Block], sql)
@@ -71,12 +78,15 @@ ORDER BY b.id`
 
 // BlocksSnapshot returns how the blocks are archived.
 func BlocksSnapshot() schema.SnapshotTable {
-	return schema.SnapshotTable{Name: "blocks", Read: `SELECT to_jsonb(b) FROM (SELECT kind, target, added_at FROM blocks ORDER BY id) AS b`, Restore: restoreBlocks}
+	return schema.SnapshotTable{Name: "blocks", Read: `
+SELECT to_jsonb(b) FROM (SELECT kind, target, added_at FROM blocks ORDER BY id) AS b`, Restore: restoreBlocks}
 }
 
 // restoreBlocks adds archived blocks.
 func restoreBlocks(ctx context.Context, pool *pgxpool.Pool, rows []json.RawMessage) error {
-	const sql = `INSERT INTO blocks (kind, target, added_at) SELECT kind, target, added_at FROM jsonb_populate_recordset(NULL::blocks, $1) ON CONFLICT (target, kind) DO NOTHING`
+	const sql = `
+INSERT INTO blocks (kind, target, added_at) SELECT kind, target, added_at FROM jsonb_populate_recordset(NULL::blocks, $1)
+ON CONFLICT (target, kind) DO NOTHING`
 	if len(rows) == 0 {
 		return nil
 	}

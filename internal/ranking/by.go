@@ -23,7 +23,8 @@ func (r *reader) readBy(ctx context.Context) (err error) {
 	sql := `
 SELECT DISTINCT s.link_id
 FROM judged_shares AS s
-WHERE s.did = ANY ($1) AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL AND NOT` + schema.Withheld("s.did") + `
+WHERE s.did = ANY ($1) AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL
+    AND NOT` + schema.Withheld("s.did") + `
 ORDER BY s.link_id`
 	r.by, err = schema.All(ctx, r.tx, "find the links of the account", pgx.RowTo[int64], sql, dids, r.from(), r.q.until(), r.q.OnlyWays())
 	r.by = nonNil(r.by)

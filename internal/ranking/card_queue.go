@@ -63,14 +63,20 @@ func variantsOf(k string) string {
     FROM ` + k + ` JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `
     CROSS JOIN LATERAL `
 	return `
-    SELECT k.link_id, o.link_id AS other` + titled + `(SELECT o.link_id FROM claim_votes AS o WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0` + most + `) AS o
+    SELECT k.link_id,
+        o.link_id AS other` + titled + `(SELECT o.link_id FROM claim_votes AS o
+            WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0` + most + `) AS o
     UNION
-    SELECT k.link_id, m.counts_as` + titled + `(SELECT c.link_id FROM cards AS c WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = ''` + most + `) AS c
+    SELECT k.link_id,
+        m.counts_as` + titled + `(SELECT c.link_id FROM cards AS c
+            WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = ''` + most + `) AS c
     JOIN links AS m ON m.id = c.link_id AND m.counts_as <> k.link_id
     UNION
     SELECT k.link_id, o.counts_as
     FROM ` + k + ` JOIN links AS l ON l.id = k.link_id AND ` + namesArticle("l") + `
-    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o WHERE ` + lastPart("o") + ` = ` + lastPart("l") + ` AND ` + namesArticle("o") + ` AND o.site = l.site AND o.counts_as <> l.id` + most + `) AS o`
+    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o
+        WHERE ` + lastPart("o") + ` = ` + lastPart("l") + ` AND ` + namesArticle("o") + ` AND o.site = l.site
+            AND o.counts_as <> l.id` + most + `) AS o`
 }
 
 // wantCards returns the statement that adds the links of some rows, and variants of them, to cards if
@@ -84,7 +90,8 @@ WITH k AS (` + rows + `), variants AS (` + variantsOf("k") + `
     FROM (
         SELECT k.link_id, k.sharers FROM k
         WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + ` OR k.link_id IN (SELECT a.link_id FROM variants AS a)
-               OR k.sharers >= ` + strconv.Itoa(fetchedUntitledAt) + ` AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `))
+               OR k.sharers >= ` + strconv.Itoa(fetchedUntitledAt) + `
+                   AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT` + isWall("v") + `))
           AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
         UNION ALL
         SELECT a.other, coalesce((SELECT ` + strconv.Itoa(fetchedUntitledAt) + ` FROM link_counts AS n WHERE n.link_id = a.other), 1)
@@ -175,11 +182,15 @@ const cardPause = 250 * time.Millisecond
 // as soon as another ends.
 func roomForCards(ctx context.Context, tx pgx.Tx) (int, error) {
 	q := &pgx.Batch{}
-	q.Queue(`DELETE FROM card_fetches WHERE started_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'`)
-	q.Queue(`DELETE FROM card_hosts WHERE next_at NOT BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute'`)
+	q.Queue(`
+DELETE FROM card_fetches WHERE started_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'`)
+	q.Queue(`
+DELETE FROM card_hosts WHERE next_at NOT BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute'`)
 	var hour, running int
 	q.Queue(`
-SELECT count(*), count(*) FILTER (WHERE f.ended_at IS NULL AND f.started_at BETWEEN clock_timestamp() - $1::interval AND clock_timestamp() + $1::interval)
+SELECT count(*),
+    count(*) FILTER (WHERE f.ended_at IS NULL AND f.started_at BETWEEN clock_timestamp() - $1::interval
+        AND clock_timestamp() + $1::interval)
 FROM card_fetches AS f`, cardLease).QueryRow(func(row pgx.Row) error { return row.Scan(&hour, &running) })
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return 0, err
@@ -239,7 +250,9 @@ func forgetCard(ctx context.Context, tx pgx.Tx, due CardFetch) error {
 // startCard records a start. If the process dies, the next attempt comes after the lease.
 func startCard(ctx context.Context, tx pgx.Tx, f *CardFetch) error {
 	q := &pgx.Batch{}
-	q.Queue(`UPDATE cards SET tries = $2, fetch_at = CASE WHEN $2 < $3::int THEN now() + 2 * $4::interval END WHERE link_id = $1`, f.Link, f.Try, CardTries, cardLease)
+	q.Queue(`
+UPDATE cards SET tries = $2, fetch_at = CASE WHEN $2 < $3::int THEN now() + 2 * $4::interval END
+WHERE link_id = $1`, f.Link, f.Try, CardTries, cardLease)
 	q.Queue(`INSERT INTO card_fetches (link_id) VALUES ($1) RETURNING id`, f.Link).QueryRow(func(row pgx.Row) error { return row.Scan(&f.ID) })
 	return tx.SendBatch(ctx, q).Close()
 }
@@ -252,7 +265,8 @@ func EndCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
 // InterruptCardFetch puts back a fetch that ended with its process. It does not count as an
 // attempt.
 func InterruptCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
-	return schema.Exec(ctx, db, "put back the fetch of a page", `UPDATE cards SET tries = tries - 1, fetch_at = now() WHERE link_id = $1 AND tries = $2`, f.Link, f.Try)
+	return schema.Exec(ctx, db, "put back the fetch of a page",
+		`UPDATE cards SET tries = tries - 1, fetch_at = now() WHERE link_id = $1 AND tries = $2`, f.Link, f.Try)
 }
 
 // FailCardFetch stores why a page could not be read. The next attempt comes after again; 0:
@@ -260,7 +274,8 @@ func InterruptCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
 func FailCardFetch(ctx context.Context, db schema.DB, f CardFetch, why string, again time.Duration) error {
 	const sql = `
 UPDATE cards
-SET status = left($3, 300), fetched_at = now(), fetch_at = CASE WHEN $4::interval > interval '0' AND tries < $5 THEN now() + $4::interval END
+SET status = left($3, 300), fetched_at = now(), fetch_at = CASE WHEN $4::interval > interval '0' AND tries < $5
+    THEN now() + $4::interval END
 WHERE link_id = $1 AND tries = $2`
 	return schema.Exec(ctx, db, "store why a page could not be read", sql, f.Link, f.Try, schema.Text(why), again, CardTries)
 }
@@ -272,7 +287,8 @@ func TakeHostTurn(ctx context.Context, db schema.DB, host string, spacing time.D
 	const sql = `
 INSERT INTO card_hosts AS h (host, next_at) VALUES (left($1, 253), clock_timestamp() + $2::interval)
 ON CONFLICT (host) DO UPDATE
-SET next_at = CASE WHEN h.next_at < clock_timestamp() + interval '1 minute' THEN greatest(h.next_at, clock_timestamp()) ELSE clock_timestamp() END + $2::interval
+SET next_at = CASE WHEN h.next_at < clock_timestamp() + interval '1 minute' THEN greatest(h.next_at, clock_timestamp())
+    ELSE clock_timestamp() END + $2::interval
 RETURNING h.next_at - $2::interval - clock_timestamp()`
 	return schema.One(ctx, db, "wait for the turn of "+host, pgx.RowTo[time.Duration], sql, schema.Text(host), spacing)
 }

@@ -24,7 +24,8 @@ import (
 
 // cardCounts is a condition: the title of the page c of the link m counts.
 var cardCounts = `c.title <> '' AND c.status = '' AND NOT ` + isWall("c") + `
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))`
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))`
 
 // countingCards returns the common table expression pages: for each of some links, the page
 // whose title counts. The link's own page takes precedence over that of a link merged into
@@ -39,7 +40,8 @@ pages AS (
         FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE ` + of("c.link_id") + ` AND m.merged_into IS NULL AND ` + cardCounts + `
         UNION ALL
         SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
-        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE ` + of("m.merged_into") + ` AND m.merged_into IS NOT NULL AND ` + cardCounts + `
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id
+        WHERE ` + of("m.merged_into") + ` AND m.merged_into IS NOT NULL AND ` + cardCounts + `
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 )`
@@ -47,7 +49,9 @@ pages AS (
 
 // hasPage is a condition: the title of a page counts for the link.
 func hasPage(link string) string {
-	return `(EXISTS (SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = ` + link + `.id AND m.merged_into IS NULL AND ` + cardCounts + `)
+	return `
+(EXISTS (SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id
+    WHERE c.link_id = ` + link + `.id AND m.merged_into IS NULL AND ` + cardCounts + `)
     OR EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ` + link + `.id AND ` + cardCounts + `))`
 }
 
@@ -76,7 +80,8 @@ type FetchedPage struct {
 func fetchedPage(ctx context.Context, db schema.DB, link int64) (*FetchedPage, error) {
 	sql := `
 SELECT c.title, c.description, c.site_name, c.address, c.fetched_at, coalesce(` + cardCounts + `, false) AS counts,
-       CASE WHEN ` + cardCounts + ` THEN '' WHEN c.status <> '' THEN c.status WHEN` + isWall("c") + `THEN 'other pages of the site have this title' ELSE 'it is a page of another site' END AS why
+       CASE WHEN ` + cardCounts + ` THEN '' WHEN c.status <> '' THEN c.status
+            WHEN` + isWall("c") + `THEN 'other pages of the site have this title' ELSE 'it is a page of another site' END AS why
 FROM links AS m
 JOIN cards AS c ON c.link_id = m.id
 WHERE (m.id = $1 OR m.merged_into = $1) AND c.fetched_at IS NOT NULL
@@ -95,7 +100,8 @@ LIMIT 1`
 // is about to stop, refreshHeadlines waits for the new votes. The counter's own changes of
 // a headline need no lock.
 func queueLockPages(q *pgx.Batch, links []int64) {
-	q.Queue(`SELECT FROM links AS l WHERE `+among("l.id", 1, links)+` AND (`+hasPageAmong("l", links)+`) ORDER BY l.id FOR NO KEY UPDATE OF l`, links)
+	q.Queue(`
+SELECT FROM links AS l WHERE `+among("l.id", 1, links)+` AND (`+hasPageAmong("l", links)+`) ORDER BY l.id FOR NO KEY UPDATE OF l`, links)
 }
 
 // refreshHeadlines writes the headlines of links after their pages have changed. It locks
@@ -145,7 +151,8 @@ func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time
 	}
 	var own, site string
 	var counts int64
-	err := tx.QueryRow(ctx, `SELECT l.identity, l.site, l.counts_as FROM links AS l WHERE l.id = $1 FOR NO KEY UPDATE`, f.Link).Scan(&own, &site, &counts)
+	err := tx.QueryRow(ctx, `
+SELECT l.identity, l.site, l.counts_as FROM links AS l WHERE l.id = $1 FOR NO KEY UPDATE`, f.Link).Scan(&own, &site, &counts)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -234,11 +241,13 @@ type storing struct {
 func (s *storing) store(ctx context.Context, f CardFetch, p PageCard) (bool, error) {
 	const sql = `
 UPDATE cards
-SET fetch_at = NULL, fetched_at = now(), status = $3, host = $4, address = $5, ends_at = $6, canonical = $7, same_site = $8, title = $9, description = $10, site_name = $11,
+SET fetch_at = NULL, fetched_at = now(), status = $3, host = $4, address = $5, ends_at = $6, canonical = $7, same_site = $8,
+    title = $9, description = $10, site_name = $11,
     words = coalesce($12, '')::tsvector, title_group = $13
 WHERE link_id = $1 AND tries = $2`
 	name, description := schema.Text(p.Title), schema.Text(p.Description)
-	n, err := schema.Change(ctx, s.tx, "store a page", sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), p.To.Identity, p.Canonical.Identity, p.SameSite,
+	n, err := schema.Change(ctx, s.tx, "store a page", sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address),
+		p.To.Identity, p.Canonical.Identity, p.SameSite,
 		name, description, schema.Text(p.SiteName), words.Vector(name, description), s.group)
 	return n > 0, err
 }
@@ -251,7 +260,9 @@ func (s *storing) target(ctx context.Context, to link.Link, own, column string) 
 		return none, nil
 	}
 	many, err := schema.One(ctx, s.tx, "count the links that end there", pgx.RowTo[int], `
-SELECT count(*) FROM (SELECT FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.`+column+` = $2 AND l.identity <> $2 LIMIT $3) AS k`, s.host, to.Identity, maxEnds+1)
+SELECT count(*)
+FROM (SELECT FROM cards AS c JOIN links AS l ON l.id = c.link_id
+    WHERE c.host = $1 AND c.`+column+` = $2 AND l.identity <> $2 LIMIT $3) AS k`, s.host, to.Identity, maxEnds+1)
 	if err != nil {
 		return none, err
 	}
@@ -307,7 +318,8 @@ func (s *storing) distrustTitle(ctx context.Context) error {
 	}
 	sql := `
 SELECT count(DISTINCT k.page), EXISTS (SELECT FROM walls AS w WHERE w.title_group = $1)
-FROM (SELECT l.counts_as, min(` + pageOf("l") + `) AS page FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.title_group = $1 GROUP BY l.counts_as LIMIT 100) AS k`
+FROM (SELECT l.counts_as, min(` + pageOf("l") + `) AS page FROM cards AS c JOIN links AS l ON l.id = c.link_id
+    WHERE c.title_group = $1 GROUP BY l.counts_as LIMIT 100) AS k`
 	var pages int
 	if err := s.tx.QueryRow(ctx, sql, *s.group).Scan(&pages, &s.crowded); err != nil {
 		return fmt.Errorf("count the pages with the title: %w", err)
@@ -316,7 +328,8 @@ FROM (SELECT l.counts_as, min(` + pageOf("l") + `) AS page FROM cards AS c JOIN 
 		return nil
 	}
 	s.crowded = true
-	if err := s.discount(ctx, fmt.Sprintf("%d pages of the site or more have this title", wallPages), "c.title_group = $1", *s.group); err != nil {
+	if err := s.discount(ctx, fmt.Sprintf("%d pages of the site or more have this title", wallPages), "c.title_group = $1",
+		*s.group); err != nil {
 		return err
 	}
 	return s.split(ctx, "c.title_group = $1", *s.group)
@@ -336,5 +349,6 @@ ORDER BY l.id FOR NO KEY UPDATE OF l`, args...)
 		links[i] = p.Link
 		s.affected = append(s.affected, p.Link, p.Counts)
 	}
-	return schema.Exec(ctx, s.tx, "discount the titles of pages", `UPDATE cards SET status = $2 WHERE link_id = ANY ($1)`, links, schema.Text(why))
+	return schema.Exec(ctx, s.tx, "discount the titles of pages", `UPDATE cards SET status = $2 WHERE link_id = ANY ($1)`,
+		links, schema.Text(why))
 }

@@ -184,7 +184,9 @@ func (c *changesAndPosts) collect(rows pgx.Rows) error {
 	var named []bool
 	var dates []time.Time
 	var collections, rkeys []string
-	targets := slices.Concat([]any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, title.targets(), url.targets(), []any{&claims, &named, &dates, &collections, &rkeys})
+	targets := slices.Concat([]any{
+		&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5],
+	}, title.targets(), url.targets(), []any{&claims, &named, &dates, &collections, &rkeys})
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		one := change{timesOf(found[:3]), timesOf(found[3:])}
 		one.folded.votes = votes{title.vote(), url.vote()}
@@ -208,25 +210,35 @@ WITH asked AS (
 ), pairs AS MATERIALIZED (
     SELECT a.link_id, a.did FROM asked AS a WHERE a.link_id IS NOT NULL AND a.did IS NOT NULL
     UNION
-    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, a.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
-    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, a.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
-    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $4) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    SELECT a.link_id, s.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $4) AS s
+    WHERE a.did IS NULL AND a.link_id IS NOT NULL
     UNION
-    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $4) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    SELECT a.link_id, s.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $4) AS s
+    WHERE a.did IS NULL AND a.link_id IS NOT NULL
     UNION
-    SELECT s.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, s.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
     SELECT s.link_id, s.did
     FROM asked AS a
-    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $4) AS s
+    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s
+        WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $4) AS s
     WHERE a.subject_did IS NOT NULL
     UNION
     SELECT s.link_id, c.did
     FROM asked AS a
-    CROSS JOIN LATERAL (SELECT c.did, c.collection, c.rkey FROM copies AS c WHERE c.of_did = a.subject_did AND c.of_rkey = a.subject_rkey LIMIT $4) AS c
-    CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey LIMIT $4) AS s
+    CROSS JOIN LATERAL (SELECT c.did, c.collection, c.rkey FROM copies AS c
+        WHERE c.of_did = a.subject_did AND c.of_rkey = a.subject_rkey LIMIT $4) AS c
+    CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s
+        WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey LIMIT $4) AS s
     WHERE a.subject_did IS NOT NULL
     LIMIT $4
 )
@@ -240,7 +252,8 @@ LEFT JOIN LATERAL (
     SELECT max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
            max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
            max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at,
-           array_agg(s.claim_id) ` + ofOwn + ` AS claims, array_agg(s.named_id = s.link_id) ` + ofOwn + ` AS named, array_agg(s.shared_at) ` + ofOwn + ` AS dates,
+           array_agg(s.claim_id) ` + ofOwn + ` AS claims, array_agg(s.named_id = s.link_id) ` + ofOwn + ` AS named,
+               array_agg(s.shared_at) ` + ofOwn + ` AS dates,
            array_agg(s.collection) ` + ofOwn + ` AS collections, array_agg(s.rkey) ` + ofOwn + ` AS rkeys
     FROM ` + sharesOfPair + ` AS s
     WHERE s.shared_at > $3 AND s.why IS NULL
@@ -274,7 +287,8 @@ func queueCrossings(q *pgx.Batch, network Network, from, to time.Time, of []int,
 	sql := `
 SELECT w.i, s.link_id, s.did
 FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS w (i, after, until)
-CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until AND` + network.has("s.did") + `ORDER BY s.at LIMIT $4) AS s
+CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s
+    WHERE s.at > w.after AND s.at <= w.until AND` + network.has("s.did") + `ORDER BY s.at LIMIT $4) AS s
 LIMIT $4`
 	schema.QueueAll(q, "read who leaves the windows", func(row pgx.CollectableRow) (c crossing, err error) {
 		return c, row.Scan(&c.window, &c.link, &c.did)
@@ -297,7 +311,10 @@ type corrected struct {
 
 // tallies returns the tallies at end of the links that changes and crossings affect. gone are the
 // rows of sharers that the caller deletes. All of these are accounts of the network.
-func tallies(ctx context.Context, db schema.DB, network Network, s state, end time.Time, c changes, crossings []crossing, gone []sharing) (map[int64]*corrected, error) {
+func tallies(
+	ctx context.Context, db schema.DB, network Network, s state, end time.Time, c changes, crossings []crossing,
+	gone []sharing,
+) (map[int64]*corrected, error) {
 	touched := make(map[int64]int, len(c)+len(crossings)) // how many of the latest rows of sharers to read, besides the first
 	for k, change := range c {
 		touched[k.link] += 0
@@ -346,7 +363,9 @@ func tallies(ctx context.Context, db schema.DB, network Network, s state, end ti
 
 // readTallies reads the tallies at s.AsOf. The last share in corrected.now ignores the
 // rows of sharers that change or are gone.
-func readTallies(ctx context.Context, db schema.DB, network Network, touched map[int64]int, s state, c changes, gone []sharing) (map[int64]*corrected, error) {
+func readTallies(
+	ctx context.Context, db schema.DB, network Network, touched map[int64]int, s state, c changes, gone []sharing,
+) (map[int64]*corrected, error) {
 	all := make(map[int64]*corrected, len(touched))
 	if len(touched) == 0 {
 		return all, nil

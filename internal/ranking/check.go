@@ -155,7 +155,8 @@ func checkSharers(ctx context.Context, tx pgx.Tx, s state, links []int64, found 
 func checkCounts(ctx context.Context, tx pgx.Tx, network Network, s state, links []int64, found func(Difference)) error {
 	sql := differ(`
     SELECT c.link_id, c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at
-    FROM `+network.counts()+` AS c WHERE `+among("c.link_id", 2, links), everyCount(among("f.link_id", 2, links)+` AND`+network.has("f.did")), "link_id", "''", "")
+    FROM `+network.counts()+` AS c
+    WHERE `+among("c.link_id", 2, links), everyCount(among("f.link_id", 2, links)+` AND`+network.has("f.did")), "link_id", "''", "")
 	return differences(ctx, tx, func(d Difference) {
 		d.Network = network
 		found(d)
@@ -167,7 +168,8 @@ func checkCounts(ctx context.Context, tx pgx.Tx, network Network, s state, links
 func checkVotes(ctx context.Context, tx pgx.Tx, s state, links []int64, found func(Difference)) error {
 	votes := func(of string) string {
 		return `
-    SELECT f.link_id, f.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key FROM ` + of + ` AS f WHERE num_nonnulls(f.title_claim, f.url_claim) > 0`
+    SELECT f.link_id, f.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key FROM ` + of + ` AS f
+    WHERE num_nonnulls(f.title_claim, f.url_claim) > 0`
 	}
 	kept := votes("sharers") + ` AND ` + among("f.link_id", 2, links)
 	truth := `
@@ -180,7 +182,8 @@ func checkVotes(ctx context.Context, tx pgx.Tx, s state, links []int64, found fu
 func checkSums(ctx context.Context, tx pgx.Tx, links []int64, found func(Difference)) error {
 	sql := differ(`
     SELECT v.claim_id, v.link_id, v.titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from
-    FROM claim_votes AS v WHERE `+among("v.link_id", 1, links), sumOfVotes("sharers AS f WHERE "+among("f.link_id", 1, links)), "claim_id, link_id", "''", "")
+    FROM claim_votes AS v
+    WHERE `+among("v.link_id", 1, links), sumOfVotes("sharers AS f WHERE "+among("f.link_id", 1, links)), "claim_id, link_id", "''", "")
 	return differences(ctx, tx, found, sql, links)
 }
 
@@ -192,8 +195,11 @@ func checkHeadlines(ctx context.Context, tx pgx.Tx, links []int64, found func(Di
 WITH v AS MATERIALIZED (
     SELECT v.* FROM claim_votes AS v WHERE ` + among("v.link_id", 1, links) + `
 ),` + chosen(1, links) + `
-SELECT l.id, '', jsonb_build_object('url', l.url, 'site', l.site, 'title', l.title, 'description', l.description, 'image', l.image, 'card_from', l.card_from)::text,
-       jsonb_build_object('url', h.url, 'site', h.site, 'title', h.title, 'description', h.description, 'image', h.image, 'card_from', h."from")::text
+SELECT l.id, '',
+    jsonb_build_object('url', l.url, 'site', l.site, 'title', l.title, 'description', l.description, 'image', l.image,
+        'card_from', l.card_from)::text,
+       jsonb_build_object('url', h.url, 'site', h.site, 'title', h.title, 'description', h.description, 'image', h.image,
+           'card_from', h."from")::text
 FROM chosen AS h
 JOIN links AS l ON l.id = h.link
 WHERE ` + headlineDiffers + `

@@ -24,14 +24,17 @@ DELETE FROM copies AS c
 USING unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
 WHERE c.did = r.did AND c.collection = r.collection AND c.rkey = r.rkey
   AND NOT EXISTS (
-      SELECT FROM unnest($4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey) WHERE i.did = c.did AND i.collection = c.collection AND i.rkey = c.rkey
+      SELECT FROM unnest($4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey)
+      WHERE i.did = c.did AND i.collection = c.collection AND i.rkey = c.rkey
   )`
 	// An existing share may now count as another original's copy, even if nothing else about it
 	// changes.
 	const insert = `
 WITH named AS (
     INSERT INTO copies AS c (collection, did, rkey, of_collection, of_did, of_rkey)
-    SELECT i.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS i (collection, did, rkey, of_collection, of_did, of_rkey)
+    SELECT i.*
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
+        AS i (collection, did, rkey, of_collection, of_did, of_rkey)
     ON CONFLICT (did, collection, rkey) DO UPDATE
     SET of_collection = excluded.of_collection, of_did = excluded.of_did, of_rkey = excluded.of_rkey
     WHERE (c.of_collection, c.of_did, c.of_rkey) IS DISTINCT FROM (excluded.of_collection, excluded.of_did, excluded.of_rkey)
@@ -40,7 +43,8 @@ WITH named AS (
 INSERT INTO pending_counts (link_id, did)
 SELECT DISTINCT s.link_id, n.did
 FROM named AS n
-CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = n.did AND s.collection = n.collection AND s.rkey = n.rkey LIMIT 1000) AS s`
+CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s
+    WHERE s.did = n.did AND s.collection = n.collection AND s.rkey = n.rkey LIMIT 1000) AS s`
 	var events []schema.Key // only events can stop being copies: bridges do not edit posts
 	for _, key := range records {
 		if Nostr.includes(key.DID) {
@@ -56,7 +60,8 @@ CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = n.did AND s.
 	// triggers then find the copy.
 	const lock = `
 SELECT FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey LIMIT 1000 FOR SHARE) AS s`
+CROSS JOIN LATERAL (SELECT FROM shares AS s
+    WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey LIMIT 1000 FOR SHARE) AS s`
 	if len(copies) > 0 {
 		ofCollection, ofDID, ofRkey := schema.Columns(len(copies), func(i int) schema.Key { return copies[i].Of })
 		q.Queue(insert, collection, did, rkey, ofCollection, ofDID, ofRkey)

@@ -76,7 +76,8 @@ func count(ctx context.Context, tx pgx.Tx, now time.Time, batch int) (done Count
 	// The snapshot may be older than the lock, and another counter may have committed in between. Both update
 	// count_state, so this transaction then fails with a serialization error.
 	var locked bool
-	if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1) FROM set_config('enable_seqscan', 'off', true)`, int64(countLock)).Scan(&locked); err != nil {
+	if err := tx.QueryRow(ctx, `
+SELECT pg_try_advisory_xact_lock($1) FROM set_config('enable_seqscan', 'off', true)`, int64(countLock)).Scan(&locked); err != nil {
 		return done, err
 	}
 	if !locked {
@@ -221,7 +222,9 @@ func readGone(ctx context.Context, tx pgx.Tx, keptFrom time.Time, c changes) ([]
 			gone = append(gone, ballot{sharing: k, folded: votes{title.vote(), url.vote()}})
 		}
 		return nil
-	}, `SELECT link_id, did, title_claim, title_at, title_key, url_claim, url_at, url_key FROM sharers WHERE at <= $1 ORDER BY at LIMIT $2`, keptFrom, unlimited)
+	}, `
+SELECT link_id, did, title_claim, title_at, title_key, url_claim, url_at, url_key FROM sharers WHERE at <= $1
+ORDER BY at LIMIT $2`, keptFrom, unlimited)
 	if err != nil {
 		return nil, err
 	}
@@ -255,12 +258,16 @@ func (w *written) empty() bool {
 func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) error {
 	const change = `
 INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
-SELECT c.did, c.link_id, greatest(c.post_at, c.quote_at, c.repost_at), c.post_at, c.quote_at, c.repost_at, c.title_claim, c.title_at, c.title_key, c.url_claim, c.url_at, c.url_key
-FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::bigint[], $7::timestamptz[], $8::text[], $9::bigint[], $10::timestamptz[], $11::text[])
+SELECT c.did, c.link_id, greatest(c.post_at, c.quote_at, c.repost_at), c.post_at, c.quote_at, c.repost_at, c.title_claim,
+    c.title_at, c.title_key, c.url_claim, c.url_at, c.url_key
+FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::bigint[], $7::timestamptz[],
+    $8::text[], $9::bigint[], $10::timestamptz[], $11::text[])
      AS c (did, link_id, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
 ON CONFLICT (did, link_id) DO UPDATE
-SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, repost_at = excluded.repost_at, title_claim = excluded.title_claim,
-    title_at = excluded.title_at, title_key = excluded.title_key, url_claim = excluded.url_claim, url_at = excluded.url_at, url_key = excluded.url_key`
+SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, repost_at = excluded.repost_at,
+    title_claim = excluded.title_claim,
+    title_at = excluded.title_at, title_key = excluded.title_key, url_claim = excluded.url_claim, url_at = excluded.url_at,
+        url_key = excluded.url_key`
 	const remove = `
 DELETE FROM sharers AS s
 USING unnest($1::text[], $2::bigint[]) AS r (did, link_id)
@@ -293,7 +300,8 @@ func recountEverything(ctx context.Context, tx pgx.Tx, now time.Time, s state) (
 	q.Queue(`SELECT set_config('enable_seqscan', 'on', true), set_config('enable_nestloop', 'off', true)`)
 	q.Queue(`
 INSERT INTO count_state (as_of, kept_from, members_only) VALUES ($1, $2, $3)
-ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, members_only = excluded.members_only, counted = now()`, now, from, s.Watching)
+ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, members_only = excluded.members_only,
+    counted = now()`, now, from, s.Watching)
 	q.Queue(`DELETE FROM pending_counts`)
 	q.Queue(`
 WITH `+everySharerAndVote(`true`)+`, stale AS (
@@ -306,7 +314,8 @@ WITH `+everySharerAndVote(`true`)+`, stale AS (
     FROM truth AS t
     WHERE t.did = f.did AND t.link_id = f.link_id
       AND (f.at, f.post_at, f.quote_at, f.repost_at, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key)
-          IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim, t.url_at, t.url_key)
+          IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim,
+              t.url_at, t.url_key)
 )
 INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
 SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim, t.url_at, t.url_key
@@ -331,7 +340,8 @@ WITH truth AS (`+everyCount(network.has("f.did"))+`), stale AS (
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
 ), other AS (
     UPDATE `+network.counts()+` AS c
-    SET sharers = t.sharers, in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d, last_at = t.last_at
+    SET sharers = t.sharers, last_at = t.last_at,
+        in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d
     FROM truth AS t
     WHERE t.link_id = c.link_id
       AND (c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at)

@@ -79,7 +79,8 @@ FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[],
      AS t (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
 ON CONFLICT (link_id) DO UPDATE
 SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, in_6h = excluded.in_6h, in_12h = excluded.in_12h,
-    in_24h = excluded.in_24h, in_7d = excluded.in_7d, last_at = excluded.last_at`, t.links, t.sharers, t.in[0], t.in[1], t.in[2], t.in[3], t.in[4], t.in[5], t.last)
+    in_24h = excluded.in_24h, in_7d = excluded.in_7d,
+        last_at = excluded.last_at`, t.links, t.sharers, t.in[0], t.in[1], t.in[2], t.in[3], t.in[4], t.in[5], t.last)
 	}
 	if len(c.dropped) > 0 {
 		q.Queue(`DELETE FROM `+table+` WHERE link_id = ANY ($1)`, c.dropped)

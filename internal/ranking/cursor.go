@@ -32,7 +32,8 @@ const (
 func (q Query) View() string {
 	ways := slices.Clone(q.OnlyWays())
 	slices.Sort(ways)
-	return fmt.Sprintf("%s %s %d %s %s %q %q %q %q %q", q.Window, cmp.Or(q.Sort, Sharers), q.least(), strings.Join(ways, ","), q.Network, q.Site, q.Text, q.By, q.Watch, q.Degree)
+	return fmt.Sprintf("%s %s %d %s %s %q %q %q %q %q", q.Window, cmp.Or(q.Sort, Sharers), q.least(), strings.Join(ways, ","),
+		q.Network, q.Site, q.Text, q.By, q.Watch, q.Degree)
 }
 
 func (q Query) mark() uint32 {
@@ -44,7 +45,8 @@ func (q Query) mark() uint32 {
 // newCursor returns the position of an entry. before is the number of links up to and
 // including it.
 func newCursor(end time.Time, before int, e entry, q Query) Cursor {
-	return Cursor(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %d %d %d %d %d", q.mark(), end.UnixMicro(), before, e.value(q.Sort), e.Last.UnixMicro(), e.ID)))
+	return Cursor(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %d %d %d %d %d", q.mark(), end.UnixMicro(),
+		before, e.value(q.Sort), e.Last.UnixMicro(), e.ID)))
 }
 
 // read returns the end of the window, the number of links on the pages before, and the

@@ -73,7 +73,8 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 		var dids, handles, names, avatars []string
 		var unverified, withheld []bool
 		var last *time.Time
-		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &last, &dids, &handles, &unverified, &names, &avatars, &withheld)
+		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &last, &dids,
+			&handles, &unverified, &names, &avatars, &withheld)
 		l.Sharers, l.LastShared = byID[l.ID].Sharers, byID[l.ID].Last
 		if last != nil {
 			l.LastShared = *last
@@ -83,7 +84,10 @@ func (r *reader) queueDescriptions(q *pgx.Batch, entries []entry, ids []int64, t
 		}
 		l.SharedBy, l.Faces = []string{}, []Face{}
 		for i, did := range dids {
-			f := Face{DID: did, Handle: handles[i], Unverified: unverified[i], DisplayName: names[i], Avatar: avatars[i], Withheld: withheld[i], Network: NetworkOf(did)}
+			f := Face{
+				DID: did, Handle: handles[i], Unverified: unverified[i], DisplayName: names[i], Avatar: avatars[i],
+				Withheld: withheld[i], Network: NetworkOf(did),
+			}
 			if f.Withheld {
 				f = Face{DID: did, Withheld: true, Network: f.Network}
 			}
@@ -123,11 +127,13 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT * FROM (
             SELECT s.did, s.at FROM sharers AS s
-            WHERE s.link_id = k.id AND s.at > $2 AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[])) AND` + network.has("s.did") + `
+            WHERE s.link_id = k.id AND s.at > $2 AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
+                AND` + network.has("s.did") + `
             ORDER BY s.at DESC LIMIT 3
         ) AS s
         UNION ALL
-        SELECT u.did, u.at FROM unnest($3::bigint[], $4::text[], $5::timestamptz[]) AS u (id, did, at) WHERE u.id = k.id AND u.at > $2 AND` + network.has("u.did") + `
+        SELECT u.did, u.at FROM unnest($3::bigint[], $4::text[], $5::timestamptz[]) AS u (id, did, at)
+        WHERE u.id = k.id AND u.at > $2 AND` + network.has("u.did") + `
         ORDER BY at DESC LIMIT 3
     ) AS s
 ) AS latest
@@ -152,14 +158,16 @@ func (r *reader) unreadColumns(of map[int64]entry) []any {
 // after the other: each is the latest account that is none of the earlier ones. Each is one scan
 // down an index; another sort key would turn that into a sort of everything.
 func describeEveryone(network Network) string {
-	share := func(columns, also string) string { return share(columns, ` AND`+network.has("s.did")+also) }
+	latest := func(also string) string {
+		return share("s.did, s.shared_at AS at", ` AND`+network.has("s.did")+also+` ORDER BY s.shared_at DESC LIMIT 1`)
+	}
 	return `
 SELECT ` + shownColumns + `, a.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
-CROSS JOIN LATERAL (` + share("s.did, s.shared_at AS at", " ORDER BY s.shared_at DESC LIMIT 1") + `) AS a
-LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS b ON true
-LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did AND s.did <> b.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS c ON true
+CROSS JOIN LATERAL (` + latest("") + `) AS a
+LEFT JOIN LATERAL (` + latest(" AND s.did <> a.did") + `) AS b ON true
+LEFT JOIN LATERAL (` + latest(" AND s.did <> a.did AND s.did <> b.did") + `) AS c ON true
 CROSS JOIN LATERAL (` + faces("(VALUES (a.did, 1), (b.did, 2), (c.did, 3)) AS f (did, n)") + `) AS f
 ORDER BY k.n`
 }
@@ -174,7 +182,8 @@ func faces(of string) string {
            array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars,
            array_agg(` + schema.Withheld("f.did") + ` ORDER BY f.n) AS withheld
     FROM ` + of + `
-    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar
+        FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
     WHERE f.did IS NOT NULL`
 }
 
@@ -184,5 +193,7 @@ var describeMembers = `
 SELECT ` + shownColumns + `, NULL::timestamptz, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
-CROSS JOIN LATERAL (` + faces("(SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f") + `) AS f
+CROSS JOIN LATERAL (` + faces(`(
+    SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id
+    ) AS f`) + `) AS f
 ORDER BY k.n`

@@ -81,7 +81,9 @@ LEFT JOIN LATERAL (
 }
 
 // add adds the missing rows, and reads these subjects again.
-func (found Subjects) add(ctx context.Context, db schema.Batcher, keys []schema.Key, fetched bool) (added []schema.Key, due bool, err error) {
+func (found Subjects) add(
+	ctx context.Context, db schema.Batcher, keys []schema.Key, fetched bool,
+) (added []schema.Key, due bool, err error) {
 	// The locks make a deletion of the post wait: it then deletes the new row too.
 	// LATERAL and LIMIT force one index lookup per subject, which is skipped if the
 	// subject is known.
@@ -93,7 +95,8 @@ WITH own AS (
         SELECT FROM (SELECT) AS unknown
         WHERE NOT EXISTS (
             SELECT FROM subjects AS u
-            WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fetched_at IS NULL AND u.fetch_at IS NULL AND u.links <> '{}'
+            WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fetched_at IS NULL
+                AND u.fetch_at IS NULL AND u.links <> '{}'
         )
         LIMIT 1
     ) AS unknown
@@ -124,7 +127,8 @@ WHERE EXISTS (SELECT FROM watches)
 ORDER BY k.did, k.collection, k.rkey
 ON CONFLICT (did, collection, rkey) DO UPDATE SET fetch_at = excluded.fetch_at WHERE u.fetch_at IS NULL AND u.fetched_at IS NOT NULL`
 	const read = `
-SELECT u.collection, u.did, u.rkey, ARRAY(SELECT l.id FROM links AS l WHERE l.id = ANY (u.links) ORDER BY l.id) AS links, u.fetch_at <= now()
+SELECT u.collection, u.did, u.rkey, ARRAY(SELECT l.id FROM links AS l WHERE l.id = ANY (u.links) ORDER BY l.id) AS links,
+    u.fetch_at <= now()
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 CROSS JOIN LATERAL (
     SELECT * FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1

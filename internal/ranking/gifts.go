@@ -23,7 +23,9 @@ type gift struct {
 
 // queueGifts queues the query that reads the gifts of some links.
 func queueGifts(q *pgx.Batch, links []int64, to *[]gift) {
-	sql := `SELECT k.id, g.gift FROM unnest($1::bigint[]) AS k (id) CROSS JOIN LATERAL (` + giftOf + eligible("s.did") + `ORDER BY s.shared_at DESC LIMIT 1) AS g`
+	sql := `
+SELECT k.id, g.gift FROM unnest($1::bigint[]) AS k (id)
+CROSS JOIN LATERAL (` + giftOf + eligible("s.did") + `ORDER BY s.shared_at DESC LIMIT 1) AS g`
 	schema.QueueAll(q, "read the gifts", pgx.RowToStructByPos[gift], to, sql, links)
 }
 

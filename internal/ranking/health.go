@@ -16,10 +16,12 @@ func Health() health.Feature {
 	const pending, age, wrong, condition = "counts_pending", "counts_seconds_ago", "counts_wrong", "WeirCountsWrong"
 	return health.Feature{
 		Figures: []health.Figure{
-			{Name: pending, Metric: "counts_pending", Help: "Changes that the ranking's counts do not contain yet, up to 100,000. Readers correct them."},
+			{Name: pending, Metric: "counts_pending",
+				Help: "Changes that the ranking's counts do not contain yet, up to 100,000. Readers correct them."},
 			{Name: age, Metric: "counts_age_seconds", Optional: true,
 				Help: "Time since the time for which the ranking's counts are kept. Up to a minute while nothing changes; grows if no worker runs."},
-			{Name: wrong, Metric: "counts_wrong", Help: "Counts of the last sample of links that differed from a recount of their shares. Expect zero."},
+			{Name: wrong, Metric: "counts_wrong",
+				Help: "Counts of the last sample of links that differed from a recount of their shares. Expect zero."},
 		},
 		Conditions: []health.Condition{{Name: condition, Severity: health.Warning, Do: "weir recount --check, then weir recount"}},
 		Read: func(ctx context.Context, db schema.DB, now time.Time) (read health.Reading, err error) {

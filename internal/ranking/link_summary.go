@@ -31,9 +31,10 @@ type LinkSummary struct {
 	Page        *FetchedPage   `json:"page,omitempty"`       // how the page describes itself; nil: it was not fetched
 	Merged      []MergedLink   `json:"merged,omitempty"`     // at most 100 links that are merged into this one, the latest first
 	History     []int          `json:"history"`              // the sharers at the ends of equal parts of the time since HistoryFrom
-	HistoryFrom *time.Time     `json:"history_from"`         // the first share in the window that counts, or would count without a later one; nil: there is none
-	OtherTitles []Given        `json:"other_titles"`         // titles that lost the vote
-	OtherURLs   []Given        `json:"other_urls"`           // other spellings
+	// the first share in the window that counts, or would count without a later one; nil: there is none
+	HistoryFrom *time.Time `json:"history_from"`
+	OtherTitles []Given    `json:"other_titles"` // titles that lost the vote
+	OtherURLs   []Given    `json:"other_urls"`   // other spellings
 
 	KeptSharers int        `json:"kept_sharers,omitempty"` // maximum when some of its shares expired; 0: too few to keep the link
 	KeptAt      *time.Time `json:"kept_at,omitempty"`      // when some of its shares last expired
@@ -60,7 +61,9 @@ var ErrLink = errors.New("there is no such link")
 // *MergedError if it is merged into another.
 func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, err error) {
 	err = readLink(ctx, db, of, func(r *linkReader) error {
-		const sql = `SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, coalesce(l.kept_sharers, 0), l.kept_at FROM links AS l WHERE l.id = $1`
+		const sql = `
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, coalesce(l.kept_sharers, 0), l.kept_at
+FROM links AS l WHERE l.id = $1`
 		l.At = r.of.At
 		l, err = schema.One(ctx, r.tx, "read the link", func(row pgx.CollectableRow) (_ LinkSummary, err error) {
 			return l, row.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &l.KeptSharers, &l.KeptAt)
@@ -117,7 +120,9 @@ func (r *linkReader) correctCard(ctx context.Context, l *LinkCard) error {
 // count counts the shares of the link, and its sharers over time. Each sharer counts from
 // its first share in the window.
 func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
-	columns, to := []string{"count(*)", "count(DISTINCT s.did)", "min(s.shared_at)", "max(s.shared_at)"}, []any{&l.Shares, &l.Accounts, &l.FirstShared, &l.LastShared}
+	columns, to := []string{
+		"count(*)", "count(DISTINCT s.did)", "min(s.shared_at)", "max(s.shared_at)",
+	}, []any{&l.Shares, &l.Accounts, &l.FirstShared, &l.LastShared}
 	numbers := func(n int, condition func(i int) string) []int {
 		counted := make([]int, n)
 		for i := range counted {
@@ -132,7 +137,10 @@ func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
 		return fmt.Sprintf("s.latest AND s.shared_at > $4::timestamptz - interval '%d hours'", int(Windows()[i].Length.Hours()))
 	})
 	// The part of the history in which each account began to share the link.
-	const began = `ARRAY(SELECT greatest(1, least($5::int, 1 + floor($5::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $4::timestamptz - f.began), 0))))::int FROM f)`
+	const began = `
+ARRAY(SELECT greatest(1,
+    least($5::int,
+        1 + floor($5::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $4::timestamptz - f.began), 0))))::int FROM f)`
 	var parts []int
 	columns, to = append(columns, "(SELECT min(f.at) FROM f)", began), append(to, &l.HistoryFrom, &parts)
 	sql := markedShares + `, f AS (
@@ -196,7 +204,9 @@ WITH marked AS MATERIALIZED (
 ), ordered AS (
     SELECT s.did, s.how, s.shared_at, s.why,
            s.why IN ('', 'outside_window')
-           AND row_number() OVER (PARTITION BY s.did ORDER BY s.why IN ('', 'outside_window') DESC, s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC) = 1 AS latest
+           AND row_number() OVER (PARTITION BY s.did
+               ORDER BY s.why IN ('', 'outside_window') DESC, s.shared_at DESC, s.collection DESC, s.rkey DESC,
+                   s.named_id DESC) = 1 AS latest
     FROM marked AS s
 ), s AS (
     SELECT o.did, o.how, o.shared_at, o.latest, CASE WHEN o.why = '' AND NOT o.latest THEN 'same_person' ELSE o.why END AS why

@@ -94,7 +94,9 @@ FROM links AS m WHERE m.id = $1 AND m.kept_at IS NOT NULL AND l.id = $2`, m.Link
 func mergeInto(ctx context.Context, tx pgx.Tx, to link.Link, m Merge) (into int64, err error) {
 	q := &pgx.Batch{}
 	queueLinks(q, []link.Link{to}, m.Now)
-	q.Queue(`SELECT l.id FROM links AS l WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&m.Into) })
+	q.Queue(`
+SELECT l.id FROM links AS l
+WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&m.Into) })
 	if err := schema.Send(ctx, tx, "add the link to which another one leads", q); err != nil {
 		return 0, err
 	}
@@ -142,7 +144,8 @@ func lockMerges(ctx context.Context, tx pgx.Tx, links ...int64) (counts map[int6
 	}
 	counts = map[int64]int64{}
 	for _, id := range links {
-		as, err := schema.One(ctx, tx, "read as what the link counts", pgx.RowTo[int64], `SELECT counts_as FROM links WHERE id = $1 FOR KEY SHARE`, id)
+		as, err := schema.One(ctx, tx, "read as what the link counts", pgx.RowTo[int64],
+			`SELECT counts_as FROM links WHERE id = $1 FOR KEY SHARE`, id)
 		if errors.Is(err, schema.ErrNoRows) {
 			return nil, fmt.Errorf("link %d: %w", id, ErrLink)
 		}

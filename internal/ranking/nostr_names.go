@@ -25,7 +25,8 @@ func addNostrNames(ctx context.Context, db schema.DB, names map[string][]*string
 SELECT r.did, r.content
 FROM unnest($1::text[]) AS k (did)
 CROSS JOIN LATERAL (
-    SELECT r.did, r.record ->> 'content' AS content FROM records AS r WHERE r.collection = 'nostr.0' AND r.did = k.did AND r.rkey = 'self' LIMIT 1
+    SELECT r.did, r.record ->> 'content' AS content FROM records AS r
+    WHERE r.collection = 'nostr.0' AND r.did = k.did AND r.rkey = 'self' LIMIT 1
 ) AS r
 WHERE length(r.content) <= $2`
 	var did, content string

@@ -106,7 +106,9 @@ func ParseQuery(value func(name string) (text string, given bool), limits Limits
 	parse("degree", OneOf, append(names(FirstDegree, SecondDegree), "both"), func(text string) bool {
 		return text == "both" || oneOf(&q.Degree, text, FirstDegree, SecondDegree)
 	})
-	parse("limit", WholeNumber, []string{"1", strconv.Itoa(limits.Most)}, func(text string) bool { return number(&q.Limit, text, limits.Most) })
+	parse("limit", WholeNumber, []string{"1", strconv.Itoa(limits.Most)}, func(text string) bool {
+		return number(&q.Limit, text, limits.Most)
+	})
 	parse("cursor", "", nil, func(text string) bool { q.After = Cursor(text); return true })
 	return q, err
 }

@@ -38,7 +38,8 @@ func RecordProfiles(ctx context.Context, db schema.DB, read, shown []string, sin
 	const sql = `
 WITH due AS (
     SELECT p.did, p.did <> ALL (coalesce($2::text[], '{}')) AS withheld,
-           p.read_at IS NULL OR EXISTS (SELECT FROM shares AS s WHERE s.did = p.did) OR EXISTS (SELECT FROM subjects AS u WHERE u.did = p.did)
+           p.read_at IS NULL OR EXISTS (SELECT FROM shares AS s WHERE s.did = p.did)
+               OR EXISTS (SELECT FROM subjects AS u WHERE u.did = p.did)
            OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did) AS needed
     FROM profiles AS p
     WHERE p.did = ANY ($1) AND (p.read_at IS NULL OR p.read_at < $3)

@@ -82,13 +82,15 @@ func (w *rankScan) candidates(ctx context.Context) (links []int64, err error) {
 	}
 	if w.q.Site != "" {
 		const sql = `SELECT l.id FROM links AS l WHERE l.site = $1 LIMIT $2`
-		if links, err = schema.All(ctx, w.tx, "list the links of the site", pgx.RowTo[int64], sql, w.q.Site, w.few); err != nil || len(links) < w.few {
+		if links, err = schema.All(ctx, w.tx, "list the links of the site", pgx.RowTo[int64], sql, w.q.Site, w.few); err != nil ||
+			len(links) < w.few {
 			return nonNil(links), err
 		}
 	}
 	if w.q.Sort == Newest {
 		sql := `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 AND` + w.q.Network.scanned().has("s.did") + `ORDER BY s.at LIMIT $2`
-		if links, err = schema.All(ctx, w.tx, "list the links of the window", pgx.RowTo[int64], sql, w.from(), w.few); err != nil || len(links) < w.few {
+		if links, err = schema.All(ctx, w.tx, "list the links of the window", pgx.RowTo[int64], sql, w.from(), w.few); err != nil ||
+			len(links) < w.few {
 			slices.Sort(links)
 			return nonNil(slices.Compact(links)), err
 		}
@@ -229,7 +231,8 @@ LIMIT $6`
 	if after != nil {
 		value, last, id = after.value(w.q.Sort), after.Last, after.ID
 	}
-	return schema.All(ctx, w.tx, "scan the counts", pgx.RowToStructByPos[entry], sql, w.andOnly(w.q.least(), w.q.Site, value, last, id, limit)...)
+	return schema.All(ctx, w.tx, "scan the counts", pgx.RowToStructByPos[entry], sql,
+		w.andOnly(w.q.least(), w.q.Site, value, last, id, limit)...)
 }
 
 // andOnly adds the listed links to the arguments of a query, unless all links can be in the
@@ -289,21 +292,26 @@ func (w *rankScan) singles(ctx context.Context, after, last *entry, limit int) (
 	}
 	in, of := "c.in_"+Windows()[single].Name, "c.in_"+Windows()[window].Name
 	counts := func(link string) string {
-		return `LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM ` + w.q.Network.counts() + ` AS c WHERE c.link_id = ` + link + ` LIMIT 1) AS c ON true`
+		return `
+LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM ` + w.q.Network.counts() + ` AS c
+    WHERE c.link_id = ` + link + ` LIMIT 1) AS c ON true`
 	}
 	those := `sharers AS s ` + counts("s.link_id")
 	if w.only != nil { // skip popular links: none of their many rows is a single share
 		those = `unnest($7::bigint[]) AS k (id) ` + counts("k.id") + `
-CROSS JOIN LATERAL (SELECT s.link_id, s.did, s.at FROM sharers AS s WHERE coalesce(c.single, 1) = 1 AND s.link_id = k.id AND s.at > $1 OFFSET 0) AS s`
+CROSS JOIN LATERAL (SELECT s.link_id, s.did, s.at FROM sharers AS s
+    WHERE coalesce(c.single, 1) = 1 AND s.link_id = k.id AND s.at > $1 OFFSET 0) AS s`
 	}
 	sql := `
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
 FROM ` + those + `
-WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND` + w.q.Network.scanned().has("s.did") + `
+WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4
+    AND` + w.q.Network.scanned().has("s.did") + `
   AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = s.link_id) = $5)
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6`
-	found, err := schema.All(ctx, w.tx, "scan the single shares", pgx.RowToStructByPos[entry], sql, w.andOnly(from, until, id, w.q.least(), w.q.Site, limit)...)
+	found, err := schema.All(ctx, w.tx, "scan the single shares", pgx.RowToStructByPos[entry], sql,
+		w.andOnly(from, until, id, w.q.least(), w.q.Site, limit)...)
 	for i := range found {
 		found[i].Speed = counted(found[i].Last, w.end).speed()
 	}
@@ -331,13 +339,16 @@ func (w *rankScan) newest(ctx context.Context, after *entry, limit int) ([]entry
 	case network == Nostr: // few of all links; Nostr's index is in their order
 		links = `(
     SELECT d.id, (SELECT l.site FROM links AS l WHERE l.id = d.id) AS site
-    FROM (SELECT DISTINCT s.link_id AS id FROM sharers AS s WHERE s.link_id < $2 AND` + network.has("s.did") + `ORDER BY s.link_id DESC) AS d)`
+    FROM (SELECT DISTINCT s.link_id AS id FROM sharers AS s
+        WHERE s.link_id < $2 AND` + network.has("s.did") + `ORDER BY s.link_id DESC) AS d)`
 	}
 	sql := `
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
 FROM ` + links + ` AS l
-LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.window].Name + ` AS n, c.last_at FROM ` + network.counts() + ` AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
-LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 AND` + network.has("s.did") + `LIMIT 1) AS s ON true
+LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.window].Name + ` AS n, c.last_at FROM ` + network.counts() + ` AS c
+    WHERE c.link_id = l.id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s
+    WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 AND` + network.has("s.did") + `LIMIT 1) AS s ON true
 WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $3 AND ($4 = '' OR l.site = $4)
 ORDER BY l.id DESC
 LIMIT $5`
@@ -345,7 +356,8 @@ LIMIT $5`
 	if after != nil {
 		id = after.ID
 	}
-	return schema.All(ctx, w.tx, "scan the newest links", pgx.RowToStructByPos[entry], sql, w.andOnly(w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)...)
+	return schema.All(ctx, w.tx, "scan the newest links", pgx.RowToStructByPos[entry], sql,
+		w.andOnly(w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)...)
 }
 
 // some counts the sharers of the links by the ways and the network of the query.
@@ -383,7 +395,8 @@ GROUP BY s.link_id`
 			pending.add(k)
 		}
 	}
-	rows, err := schema.All(ctx, w.tx, "count some sharers", pgx.RowToStructByPos[entry], sql, idsOf(of), w.from(), w.end, w.earliest(), pending.links, pending.dids)
+	rows, err := schema.All(ctx, w.tx, "count some sharers", pgx.RowToStructByPos[entry], sql, idsOf(of), w.from(), w.end,
+		w.earliest(), pending.links, pending.dids)
 	if err != nil {
 		return nil, err
 	}

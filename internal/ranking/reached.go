@@ -216,7 +216,8 @@ CROSS JOIN LATERAL (
         FROM (
             SELECT s.did, s.shared_at AS at
             FROM judged_shares AS s
-            WHERE s.link_id = k.id AND s.shared_at > $6 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL AND` + r.q.Network.has("s.did") + `
+            WHERE s.link_id = k.id AND s.shared_at > $6 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL
+                AND` + r.q.Network.has("s.did") + `
               AND ($5::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($5)))
             ORDER BY s.shared_at
             LIMIT $3

@@ -44,7 +44,8 @@ FROM (
 ) AS k
 WHERE (NOT $12::boolean OR` + matches("k.id", fmt.Sprint(anywhere)) + `)
 LIMIT $13`
-	args := append(r.searchArgs(), r.earliest(), r.q.until(), r.q.OnlyWays(), r.watches, r.from(), r.end, r.q.Site, r.listed(), r.text.doubtful(), r.q.Limit+1)
+	args := append(r.searchArgs(), r.earliest(), r.q.until(), r.q.OnlyWays(), r.watches, r.from(), r.end, r.q.Site,
+		r.listed(), r.text.doubtful(), r.q.Limit+1)
 	return schema.All(ctx, r.tx, "recount the links", pgx.RowToStructByPos[entry], sql, append(args, r.positionArgs()...)...)
 }
 
@@ -56,7 +57,8 @@ func speedOf(at, end string) string {
 			if i > 0 {
 				sql += " + "
 			}
-			sql += fmt.Sprintf("%d * count(*) FILTER (WHERE %s > %s::timestamptz - interval '%d hours')", w, at, end, int(Windows()[i].Length.Hours()))
+			sql += fmt.Sprintf("%d * count(*) FILTER (WHERE %s > %s::timestamptz - interval '%d hours')", w, at, end,
+				int(Windows()[i].Length.Hours()))
 		}
 	}
 	return "(" + sql + ")"

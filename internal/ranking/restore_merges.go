@@ -32,7 +32,8 @@ type archivedMerge struct {
 func MergesSnapshot() schema.SnapshotTable {
 	return schema.SnapshotTable{Name: "link_merges", Restore: restoreMerges, Read: `
 SELECT to_jsonb(k) FROM (
-    SELECT l.identity, l.url, l.site, l.first_seen, i.identity AS into_identity, i.url AS into_url, i.site AS into_site, i.first_seen AS into_first_seen,
+    SELECT l.identity, l.url, l.site, l.first_seen, i.identity AS into_identity, i.url AS into_url, i.site AS into_site,
+        i.first_seen AS into_first_seen,
            m.why, m.merged_at, m.split_at
     FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id
     ORDER BY m.merged_at, l.identity
@@ -70,7 +71,8 @@ func (m *archivedMerge) restore(ctx context.Context, tx pgx.Tx) error {
 	if m.SplitAt == nil {
 		return MergeLinks(ctx, tx, Merge{Link: link, Into: into, Why: m.Why, Now: m.MergedAt})
 	}
-	const split = `INSERT INTO link_merges (link_id, into_id, why, merged_at, split_at) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (link_id) DO NOTHING`
+	const split = `
+INSERT INTO link_merges (link_id, into_id, why, merged_at, split_at) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (link_id) DO NOTHING`
 	return schema.Exec(ctx, tx, "restore a split", split, link, into, m.Why, m.MergedAt, m.SplitAt)
 }
 

@@ -36,11 +36,14 @@ func matches(link, places string) string {
 	in := func(place int) string { return fmt.Sprintf("%s & %d > 0 AND EXISTS", places, place) }
 	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ANY (` + membersOf(link) + `) AND l.identity ILIKE $3::text)
     OR ` + in(inCards) + ` (
-        SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (` + membersOf(link) + `) OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
+        SELECT FROM (SELECT array_agg(c.id) AS ids
+            FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (` + membersOf(link) + `) OFFSET 0) AS c
+            WHERE c.words @@ $1::tsquery) AS c
         CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = ` + link + ` AND c.ids IS NOT NULL OFFSET 0) AS s
         WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did") + `)
     OR ` + in(inCards) + ` (
-        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE m.id = ANY (` + membersOf(link) + `) AND c.words @@ $1::tsquery AND ` + cardCounts + `)
+        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id
+        WHERE m.id = ANY (` + membersOf(link) + `) AND c.words @@ $1::tsquery AND ` + cardCounts + `)
     OR ` + in(inPosts) + ` (
         SELECT FROM (` + texts("s.collection, s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
         WHERE s.words @@ $1::tsquery AND` + eligible("s.did") + `AND ` + stored + `)) `
@@ -53,8 +56,10 @@ func membersOf(link string) string {
 
 // stored is a condition: the post or the note of the share s is stored, and shown to strangers.
 var stored = `CASE s.collection
-    WHEN 'app.bsky.feed.post' THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
-    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END AND NOT` + schema.Withheld("s.did")
+    WHEN 'app.bsky.feed.post'
+        THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
+    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END
+        AND NOT` + schema.Withheld("s.did")
 
 // searched is the text of the query, in the form that matches needs.
 type searched struct {
@@ -146,7 +151,8 @@ func (r *reader) list(ctx context.Context, limit func(place int) int) (all listi
 	// address.
 	sql := `
 WITH found AS MATERIALIZED (
-    SELECT l.link_id, 1 AS place FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $6) AS l
+    SELECT l.link_id, 1 AS place
+    FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $6) AS l
     UNION ALL (SELECT c.link_id, 2 FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $7)
     UNION ALL (SELECT c.link_id, 2 FROM cards AS c WHERE c.words @@ $1::tsquery LIMIT $7)
     UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $3") + ` LIMIT $3) AS s
@@ -319,7 +325,9 @@ func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
 		for i, id := range ids {
 			places[i] = r.text.places[id] | r.text.other
 		}
-		sql = `SELECT k.id FROM unnest($4::bigint[], $6::int[]) AS k (id, places) WHERE ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $5) AND` + matches("k.id", "k.places")
+		sql = `
+SELECT k.id FROM unnest($4::bigint[], $6::int[]) AS k (id, places)
+WHERE ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $5) AND` + matches("k.id", "k.places")
 		args = append(r.searchArgs(), ids, r.q.Site, places)
 	}
 	kept, err := schema.All(ctx, r.tx, "filter the links", pgx.RowTo[int64], sql, args...)

@@ -91,7 +91,9 @@ func countingSharers(link string) string {
 // CountLeaving counts the sharers of links that have a share in a partition: at most limit links,
 // with ids above after. It stores those with enough sharers in leaving_links. It returns the last
 // id, and the number of links. If the partition was dropped meanwhile, the number is 0.
-func CountLeaving(ctx context.Context, db schema.DB, rule LinkRule, part string, after int64, limit int) (last int64, links int, err error) {
+func CountLeaving(
+	ctx context.Context, db schema.DB, rule LinkRule, part string, after int64, limit int,
+) (last int64, links int, err error) {
 	// Most links have few shares. Only links with at least as many shares as the required sharers
 	// are counted.
 	sql := `
@@ -107,7 +109,8 @@ WITH leaving AS (
     ON CONFLICT (part, link_id) DO UPDATE SET sharers = excluded.sharers, counted = excluded.counted
 ), others AS (
     DELETE FROM leaving_links AS k
-    WHERE k.part = to_regclass($4) AND k.link_id > $1 AND (k.link_id <= (SELECT max(link_id) FROM leaving) OR (SELECT count(*) FROM leaving) < $2)
+    WHERE k.part = to_regclass($4) AND k.link_id > $1
+        AND (k.link_id <= (SELECT max(link_id) FROM leaving) OR (SELECT count(*) FROM leaving) < $2)
       AND k.link_id NOT IN (SELECT c.link_id FROM counted AS c WHERE c.sharers >= $3)
 )
 SELECT coalesce(max(link_id), $1), count(*) FROM leaving`
@@ -115,7 +118,8 @@ SELECT coalesce(max(link_id), $1), count(*) FROM leaving`
 		Last  int64
 		Links int
 	}
-	found, err := schema.One(ctx, db, "count the sharers of the links of "+part, pgx.RowToStructByPos[row], fmt.Sprintf(sql, pgx.Identifier{part}.Sanitize()),
+	found, err := schema.One(ctx, db, "count the sharers of the links of "+part, pgx.RowToStructByPos[row],
+		fmt.Sprintf(sql, pgx.Identifier{part}.Sanitize()),
 		after, limit, rule.Sharers, pgx.Identifier{part}.Sanitize(), rule.Now)
 	if dropped, ok := errors.AsType[*pgconn.PgError](err); ok && dropped.Code == "42P01" {
 		return after, 0, nil
@@ -133,7 +137,8 @@ func DropDay(ctx context.Context, db schema.Batcher, part string) (dropped bool,
 WITH late AS (
     SELECT s.link_id, s.did, NULL AS subject_did, NULL AS subject_rkey FROM %[1]s AS s WHERE s.shared_at > now() - $1::interval
     UNION
-    SELECT NULL, NULL, s.did, s.rkey FROM copies AS c JOIN %[1]s AS s ON s.did = c.of_did AND s.collection = c.of_collection AND s.rkey = c.of_rkey
+    SELECT NULL, NULL, s.did, s.rkey FROM copies AS c
+    JOIN %[1]s AS s ON s.did = c.of_did AND s.collection = c.of_collection AND s.rkey = c.of_rkey
     LIMIT $2::int + 1
 )
 INSERT INTO pending_counts (link_id, did, subject_did, subject_rkey)
@@ -238,7 +243,8 @@ WITH next AS (
     ON CONFLICT (link_id) DO NOTHING
     RETURNING 1
 ), again AS (
-    DELETE FROM unshared_links AS u USING shared AS s WHERE u.link_id = s.link_id AND u.link_id > $1 AND u.link_id <= (SELECT last FROM ends)
+    DELETE FROM unshared_links AS u USING shared AS s
+    WHERE u.link_id = s.link_id AND u.link_id > $1 AND u.link_id <= (SELECT last FROM ends)
 )
 SELECT e.last, e.n, (SELECT count(*) FROM found) FROM ends AS e`
 	return schema.One(ctx, db, "find links without shares", pgx.RowToStructByPos[Examined], sql, after, limit, rule.Now, rule.keptUntil())

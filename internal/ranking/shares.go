@@ -37,13 +37,15 @@ func RecordsWithShares(ctx context.Context, db schema.DB, keys []schema.Key) ([]
 	const sql = `
 SELECT k.collection, k.did, k.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.rkey BETWEEN $4 AND $5 LIMIT 1) AS s`
+CROSS JOIN LATERAL (SELECT FROM shares AS s
+    WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.rkey BETWEEN $4 AND $5 LIMIT 1) AS s`
 	if len(keys) == 0 {
 		return nil, nil
 	}
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	// A prepared statement may get a generic plan, which locks all partitions.
-	return schema.All(ctx, db, "find the records with shares", pgx.RowToStructByPos[schema.Key], sql, pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey))
+	return schema.All(ctx, db, "find the records with shares", pgx.RowToStructByPos[schema.Key], sql,
+		pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey))
 }
 
 // ReplaceShares replaces the shares of records that share through no subject. The caller must have
@@ -184,18 +186,40 @@ func queueLinks(q *pgx.Batch, links []link.Link, now time.Time) {
 
 // insertThrough adds shares through subjects. It omits links that the record itself contains.
 const insertThrough = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, subject_collection, words, copied)
-SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.subject_collection, i.words::tsvector,
+INSERT INTO shares
+    AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, subject_collection, words, copied)
+SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey,
+    i.subject_collection, i.words::tsvector,
        ` + isCopy + `
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[])
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[],
+    $9::timestamptz[], $10::text[], $11::text[])
      AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at, words, subject_collection)
 CROSS JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.id = i.link_id LIMIT 1) AS l
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
 SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words, copied = excluded.copied
-WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words, s.copied) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words, excluded.copied)`
+WHERE s.subject_did IS NOT NULL
+    AND (s.how, s.shared_at, s.words, s.copied) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words, excluded.copied)`
 
 // isCopy is true if the record of i is a copy. LIMIT forces an index lookup.
 const isCopy = `(SELECT true FROM copies AS c WHERE c.did = i.did AND c.collection = i.collection AND c.rkey = i.rkey LIMIT 1) IS NOT NULL`
+
+// insertShares adds shares. An expired link has no id or no claim here, and the share is refused.
+const insertShares = `
+INSERT INTO shares
+    AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift, subject_collection, copied)
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id,
+    i.words::tsvector, i.gift, NULL,
+       ` + isCopy + `
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[],
+    $9::text[], $10::text[])
+     AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words, gift)
+LEFT JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
+SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_collection = NULL, subject_rkey = NULL,
+    claim_id = excluded.claim_id, words = excluded.words, gift = excluded.gift, copied = excluded.copied
+WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift, s.copied)
+      IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words, excluded.gift, excluded.copied)`
 
 func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte], now time.Time) {
 	n := len(r.Shares)
@@ -253,24 +277,12 @@ WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey
 		q.Queue(sql, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
 			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.subjectCollection)
 	}
-	// An expired link has no id or no claim here, and the share is refused.
-	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift, subject_collection, copied)
-SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift, NULL,
-       ` + isCopy + `
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[], $9::text[], $10::text[])
-     AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words, gift)
-LEFT JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
-LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
-ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_collection = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words, gift = excluded.gift, copied = excluded.copied
-WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift, s.copied)
-      IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words, excluded.gift, excluded.copied)`
 	if n > 0 {
-		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims, said, gifts)
+		q.Queue(insertShares, collection, did, rkey, identity, how, at, stored, claims, said, gifts)
 	}
 	if len(r.Through) > 0 {
-		q.Queue(insertThrough, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored, t.said, t.subjectCollection)
+		q.Queue(insertThrough, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored, t.said,
+			t.subjectCollection)
 	}
 }
 
@@ -289,7 +301,8 @@ func newThroughColumns(all []Through) (c throughColumns) {
 		said := words.Vector(t.Text)
 		for _, link := range t.Links {
 			c.collection, c.did, c.rkey = append(c.collection, t.Collection), append(c.did, t.DID), append(c.rkey, t.Rkey)
-			c.subjectDID, c.subjectCollection, c.subjectRkey = append(c.subjectDID, t.Subject.DID), append(c.subjectCollection, t.Subject.Collection), append(c.subjectRkey, t.Subject.Rkey)
+			c.subjectDID, c.subjectCollection, c.subjectRkey = append(c.subjectDID, t.Subject.DID), append(c.subjectCollection,
+				t.Subject.Collection), append(c.subjectRkey, t.Subject.Rkey)
 			c.link, c.how = append(c.link, link), append(c.how, t.How)
 			c.at, c.stored, c.said = append(c.at, t.SharedAt), append(c.stored, t.StoredAt), append(c.said, said)
 		}

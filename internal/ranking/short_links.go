@@ -40,7 +40,9 @@ SELECT l.id, greatest($2::timestamptz, p.until), l.identity = ANY ($3) AND s.sho
 FROM links AS l
 LEFT JOIN paused_shorteners AS p ON p.site = l.site AND p.until <= $2::timestamptz + interval '1 hour'
 LEFT JOIN shorteners AS s ON s.site = l.site
-WHERE l.identity = ANY ($1) AND (l.identity <> ALL ($3) OR s.site IS NULL OR s.shortener_since IS NOT NULL OR s.asked < $4 OR s.asked_at < $2::timestamptz - $5::interval)
+WHERE l.identity = ANY ($1)
+    AND (l.identity <> ALL ($3) OR s.site IS NULL OR s.shortener_since IS NOT NULL OR s.asked < $4
+        OR s.asked_at < $2::timestamptz - $5::interval)
 ORDER BY l.id
 ON CONFLICT (link_id) DO NOTHING`
 	short, guesses := pgtype.FlatArray[string]{}, pgtype.FlatArray[string]{}
@@ -64,7 +66,8 @@ ON CONFLICT (link_id) DO NOTHING`
 func DueShortLinks(ctx context.Context, db schema.DB, now time.Time, limit int) ([]ShortLink, error) {
 	const sql = `
 SELECT l.id, l.url, s.tries, l.site, s.guess
-FROM (SELECT s.link_id, s.resolve_at, s.tries, s.guess FROM short_links AS s WHERE s.resolve_at <= $1 ORDER BY s.resolve_at, s.link_id LIMIT $2) AS s
+FROM (SELECT s.link_id, s.resolve_at, s.tries, s.guess FROM short_links AS s WHERE s.resolve_at <= $1
+    ORDER BY s.resolve_at, s.link_id LIMIT $2) AS s
 JOIN links AS l ON l.id = s.link_id
 ORDER BY s.resolve_at, s.link_id`
 	return schema.All(ctx, db, "choose the short links to resolve", pgx.RowToStructByPos[ShortLink], sql, now, limit)
@@ -77,7 +80,8 @@ func PauseShortener(ctx context.Context, db schema.Batcher, site string, until t
 	q.Queue(`
 UPDATE short_links AS s SET resolve_at = $2
 FROM (
-    SELECT s.link_id FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = $1 AND s.resolve_at < $2 ORDER BY s.link_id FOR UPDATE OF s
+    SELECT s.link_id FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = $1 AND s.resolve_at < $2
+    ORDER BY s.link_id FOR UPDATE OF s
 ) AS due
 WHERE s.link_id = due.link_id`, site, until)
 	return schema.Send(ctx, db, fmt.Sprintf("leave %s alone", site), q)
@@ -85,7 +89,9 @@ WHERE s.link_id = due.link_id`, site, until)
 
 // MayGuess reports whether another link of a site may be asked that is not known as a shortener.
 func MayGuess(ctx context.Context, db schema.DB, site string, now time.Time) (bool, error) {
-	const sql = `SELECT NOT EXISTS (SELECT FROM shorteners WHERE site = $1 AND shortener_since IS NULL AND asked >= $2 AND asked_at >= $3::timestamptz - $4::interval)`
+	const sql = `
+SELECT NOT EXISTS (SELECT FROM shorteners
+    WHERE site = $1 AND shortener_since IS NULL AND asked >= $2 AND asked_at >= $3::timestamptz - $4::interval)`
 	return schema.One(ctx, db, "look up a site that may be a shortener", pgx.RowTo[bool], sql, site, guessesAtMost, now, guessAgain)
 }
 
@@ -97,13 +103,16 @@ INSERT INTO shorteners AS s (site, asked, asked_at, targets) VALUES ($1, 1, $3, 
 ON CONFLICT (site) DO UPDATE
 SET asked = CASE WHEN s.asked_at < $3::timestamptz - $5::interval THEN 1 ELSE s.asked + 1 END, asked_at = $3,
     targets = array_remove(array_append(array_remove(s.targets, $2), $2), ''),
-    shortener_since = CASE WHEN cardinality(array_append(array_remove(s.targets, $2), $2)) >= $4 AND $2 <> '' THEN coalesce(s.shortener_since, $3) ELSE s.shortener_since END
+    shortener_since = CASE WHEN cardinality(array_append(array_remove(s.targets, $2), $2)) >= $4 AND $2 <> ''
+        THEN coalesce(s.shortener_since, $3) ELSE s.shortener_since END
 RETURNING shortener_since IS NOT NULL`
 	const others = `
 UPDATE short_links AS s SET guess = false, resolve_at = $2, tries = 0
-FROM (SELECT s.link_id FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = $1 AND s.guess ORDER BY s.link_id FOR UPDATE OF s) AS of
+FROM (SELECT s.link_id FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = $1 AND s.guess
+    ORDER BY s.link_id FOR UPDATE OF s) AS of
 WHERE s.link_id = of.link_id`
-	if isShortener, err = schema.One(ctx, tx, "store where a link leads", pgx.RowTo[bool], record, site, schema.Text(identity), now, learnedAt, guessAgain); err != nil || !isShortener {
+	if isShortener, err = schema.One(ctx, tx, "store where a link leads", pgx.RowTo[bool], record, site,
+		schema.Text(identity), now, learnedAt, guessAgain); err != nil || !isShortener {
 		return isShortener, err
 	}
 	if _, err := tx.Exec(ctx, others, site, now); err != nil {
@@ -127,6 +136,8 @@ func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to link.L
 // StoreShortLinkOutcome stores where a short link leads, or why that is not known, and when it is
 // resolved again; nil: never.
 func StoreShortLinkOutcome(ctx context.Context, db schema.DB, short ShortLink, outcome string, again *time.Time) error {
-	const sql = `UPDATE short_links SET outcome = left($2, 2048), resolve_at = $3, tries = CASE WHEN $3::timestamptz IS NULL THEN tries ELSE tries + 1 END WHERE link_id = $1`
+	const sql = `
+UPDATE short_links
+SET outcome = left($2, 2048), resolve_at = $3, tries = CASE WHEN $3::timestamptz IS NULL THEN tries ELSE tries + 1 END WHERE link_id = $1`
 	return schema.Exec(ctx, db, "store the outcome of a short link", sql, short.ID, schema.Text(outcome), again)
 }

@@ -55,10 +55,12 @@ SET links = n.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0
 FROM (
     SELECT u.did, u.collection, u.rkey,
            ARRAY(SELECT s.named_id FROM shares AS s
-                 WHERE s.did = u.did AND s.collection = u.collection AND s.rkey = u.rkey AND s.rkey BETWEEN $4 AND $5 AND s.subject_did IS NULL ORDER BY s.named_id) AS links
+                 WHERE s.did = u.did AND s.collection = u.collection AND s.rkey = u.rkey
+                     AND s.rkey BETWEEN $4 AND $5 AND s.subject_did IS NULL ORDER BY s.named_id) AS links
     FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
     CROSS JOIN LATERAL (
-        SELECT u.did, u.collection, u.rkey FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
+        SELECT u.did, u.collection, u.rkey FROM subjects AS u
+        WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
     ) AS u
 ) AS n
 WHERE u.did = n.did AND u.collection = n.collection AND u.rkey = n.rkey
@@ -116,7 +118,8 @@ FROM (
     LIMIT $6
 ) AS s
 ORDER BY s.did, s.collection, s.rkey`
-	return schema.All(ctx, db, "read the shares through a subject", pgx.RowToStructByPos[schema.Key], sql, subject.DID, subject.Rkey, after.DID, after.Collection, after.Rkey, limit, subject.Collection)
+	return schema.All(ctx, db, "read the shares through a subject", pgx.RowToStructByPos[schema.Key], sql, subject.DID,
+		subject.Rkey, after.DID, after.Collection, after.Rkey, limit, subject.Collection)
 }
 
 // DropDeadShares deletes those of the records' shares through a subject whose link the subject does
@@ -126,14 +129,16 @@ func DropDeadShares(ctx context.Context, db schema.DB, subject schema.Key, recor
 	const sql = `
 DELETE FROM shares AS s
 USING unnest($3::text[], $4::text[], $5::text[]) AS k (collection, did, rkey)
-WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did = $1 AND s.subject_rkey = $2 AND s.subject_collection = $6
+WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did = $1 AND s.subject_rkey = $2
+    AND s.subject_collection = $6
   AND NOT EXISTS (
       SELECT FROM subjects AS u
       WHERE u.did = $1 AND u.collection = $6 AND u.rkey = $2 AND s.named_id = ANY (u.links)
   )
   AND NOT EXISTS (SELECT FROM records AS r WHERE r.did = s.did AND r.collection = s.collection AND r.rkey = s.rkey)`
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
-	return schema.Exec(ctx, db, fmt.Sprintf("drop the shares through %s/%s", subject.DID, subject.Rkey), sql, subject.DID, subject.Rkey, collection, did, rkey, subject.Collection)
+	return schema.Exec(ctx, db, fmt.Sprintf("drop the shares through %s/%s", subject.DID, subject.Rkey), sql, subject.DID,
+		subject.Rkey, collection, did, rkey, subject.Collection)
 }
 
 // DropChangedSubject removes a changed subject that has been processed.
@@ -210,7 +215,8 @@ SET links      = CASE WHEN n.deleted THEN '{}' ELSE n.links END,
 FROM (
     SELECT f.collection, f.did, f.rkey, f.fetch_at, f.shown,
            EXISTS (SELECT FROM tombstones AS t WHERE t.collection = f.collection AND t.did = f.did AND t.rkey = f.rkey) AS deleted,
-           ARRAY(SELECT DISTINCT l.id FROM unnest($10::int[], $11::text[]) AS i (n, identity) JOIN links AS l ON l.identity = i.identity WHERE i.n = f.n ORDER BY l.id) AS links
+           ARRAY(SELECT DISTINCT l.id FROM unnest($10::int[], $11::text[]) AS i (n, identity)
+               JOIN links AS l ON l.identity = i.identity WHERE i.n = f.n ORDER BY l.id) AS links
     FROM unnest($5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::boolean[])
          WITH ORDINALITY AS f (collection, did, rkey, fetch_at, shown, n)
 ) AS n
@@ -231,7 +237,8 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	q := &pgx.Batch{}
 	queueLinks(q, links, now)
 	queueShortLinks(q, links, now, new(bool)) // the job of the next minute finds them
-	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of, identity).Query(func(rows pgx.Rows) error {
+	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of,
+		identity).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var d DueSubject
 			var has bool

@@ -11,17 +11,18 @@ import (
 
 // TracedShare is a share with the status that decides whether it counts.
 type TracedShare struct {
-	Collection string    `json:"collection"`
-	DID        string    `json:"did"`
-	Rkey       string    `json:"rkey"`
-	Handle     string    `json:"handle,omitempty"`
-	URL        string    `json:"url"`
-	Named      string    `json:"named,omitempty"` // the URL of the link that the record names, if that is merged into this one
-	How        string    `json:"how"`
-	Subject    string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted; empty: the record itself contains the link
-	SharedAt   time.Time `json:"shared_at"`
-	Status     string    `json:"status"`
-	Why        Reason    `json:"why,omitempty"` // why it counts in no window; empty: it counts in those that contain it
+	Collection string `json:"collection"`
+	DID        string `json:"did"`
+	Rkey       string `json:"rkey"`
+	Handle     string `json:"handle,omitempty"`
+	URL        string `json:"url"`
+	Named      string `json:"named,omitempty"` // the URL of the link that the record names, if that is merged into this one
+	How        string `json:"how"`
+	// AT-URI of the post that is quoted or reposted; empty: the record itself contains the link
+	Subject  string    `json:"subject,omitempty"`
+	SharedAt time.Time `json:"shared_at"`
+	Status   string    `json:"status"`
+	Why      Reason    `json:"why,omitempty"` // why it counts in no window; empty: it counts in those that contain it
 }
 
 const tracedShares = `
@@ -46,7 +47,8 @@ func CountSharesOf(ctx context.Context, db schema.DB, did string) (int64, error)
 
 // SharesOfLink returns at most limit shares of a link, latest first.
 func SharesOfLink(ctx context.Context, db schema.DB, link int64, limit int) ([]TracedShare, error) {
-	return schema.All(ctx, db, "read the shares of the link", pgx.RowToStructByName[TracedShare], tracedShares+`WHERE s.link_id = $1 ORDER BY s.shared_at DESC, s.did LIMIT $2`, link, limit)
+	return schema.All(ctx, db, "read the shares of the link", pgx.RowToStructByName[TracedShare], tracedShares+`WHERE s.link_id = $1
+		ORDER BY s.shared_at DESC, s.did LIMIT $2`, link, limit)
 }
 
 // Link is a shared page.
@@ -61,7 +63,9 @@ type Link struct {
 // FindLink returns the link that counts for an identity: that link, or the one that it is
 // merged into. It returns schema.ErrNoRows if there is none.
 func FindLink(ctx context.Context, db schema.DB, identity string) (Link, error) {
-	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, first_seen AS first_seen FROM links WHERE id = (SELECT l.counts_as FROM links AS l WHERE l.identity = $1)`
+	const sql = `
+SELECT id AS id, url AS url, title AS title, card_from AS card_from, first_seen AS first_seen FROM links
+WHERE id = (SELECT l.counts_as FROM links AS l WHERE l.identity = $1)`
 	return schema.One(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, identity)
 }
 

@@ -167,7 +167,9 @@ type limits struct {
 	pending   int // from this many changes on, pending changes are not corrected: a recount of the shares is faster
 	crossings int // from this many crossings on, the windows end when they were last counted
 	few       int // fewer links than this are read by their ids rather than in the order of the ranking; five times as many for a text
-	many      int // from this many matches of a text in one place on, they are listed only if they belong to few links; up to five times as many
+	// from this many matches of a text in one place on, they are listed only if they belong to few links; up to five
+	// times as many
+	many int
 }
 
 // Trending returns a page of the ranking. Everything is read in one snapshot: every number equals a
@@ -329,7 +331,8 @@ func (r *reader) queueWatches(q *pgx.Batch) {
 	if r.q.Watch == "" {
 		return
 	}
-	const sql = `SELECT coalesce(array_agg(w.id) FILTER (WHERE ` + ofDegree + `), '{}') FROM watches AS w WHERE w.target = $1 HAVING count(*) > 0`
+	const sql = `
+SELECT coalesce(array_agg(w.id) FILTER (WHERE ` + ofDegree + `), '{}') FROM watches AS w WHERE w.target = $1 HAVING count(*) > 0`
 	q.Queue(sql, r.q.Watch, string(r.q.Degree)).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&r.watches)
 		if errors.Is(err, schema.ErrNoRows) {
@@ -345,7 +348,9 @@ func (r *reader) queueMembers(q *pgx.Batch) {
 		return
 	}
 	// In this order, neighbours in the index of sharers are read together.
-	const sql = `SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id = ANY (ARRAY(SELECT w.id FROM watches AS w WHERE w.target = $1 AND ` + ofDegree + `)) ORDER BY m.did`
+	const sql = `
+SELECT DISTINCT m.did FROM watch_members AS m
+WHERE m.watch_id = ANY (ARRAY(SELECT w.id FROM watches AS w WHERE w.target = $1 AND ` + ofDegree + `)) ORDER BY m.did`
 	schema.QueueAll(q, "read the members", pgx.RowTo[string], &r.members, sql, r.q.Watch, string(r.q.Degree))
 }
 

@@ -13,7 +13,8 @@ import (
 // to verify since a time: first of the accounts that the top of the ranking shows, then of those
 // that are followed or share a link.
 func UnverifiedHandles(ctx context.Context, db schema.DB, since time.Time, limit int) ([]schema.UnverifiedHandle, error) {
-	const unverified = ` a.handle_unverified AND a.handle <> '' AND a.status = 'active' AND a.did NOT LIKE ` + schema.NostrDIDs + ` AND (a.handle_checked_at IS NULL OR a.handle_checked_at < $1)`
+	const unverified = ` a.handle_unverified AND a.handle <> '' AND a.status = 'active' AND a.did NOT LIKE ` + schema.NostrDIDs + `
+		AND (a.handle_checked_at IS NULL OR a.handle_checked_at < $1)`
 	const sql = `
 WITH top AS (
     SELECT DISTINCT s.did FROM top_links AS t

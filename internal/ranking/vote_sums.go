@@ -79,7 +79,8 @@ func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[claimed]
 		ids, links = append(ids, k.claim), append(links, k.link)
 	}
 	sql := `
-SELECT v.claim_id, v.link_id, v.title_group, v.titles, v.urls, CASE WHEN v.title_lost THEN t.at ELSE v.title_at END, CASE WHEN v.title_lost THEN t.uri ELSE v.title_from END,
+SELECT v.claim_id, v.link_id, v.title_group, v.titles, v.urls, CASE WHEN v.title_lost THEN t.at ELSE v.title_at END, CASE
+    WHEN v.title_lost THEN t.uri ELSE v.title_from END,
        CASE WHEN v.url_lost THEN u.at ELSE v.url_at END, CASE WHEN v.url_lost THEN u.uri ELSE v.url_from END
 FROM unnest($1::bigint[], $2::bigint[]) AS k (id, link_id)
 CROSS JOIN LATERAL (
@@ -95,7 +96,9 @@ LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
 	var titles, urls int
 	var titleAt, urlAt *time.Time
 	var titleFrom, urlFrom *string
-	err := schema.Each(ctx, db, "read the sums of votes", []any{&k.claim, &k.link, &group, &titles, &urls, &titleAt, &titleFrom, &urlAt, &urlFrom}, func() error {
+	err := schema.Each(ctx, db, "read the sums of votes", []any{
+		&k.claim, &k.link, &group, &titles, &urls, &titleAt, &titleFrom, &urlAt, &urlFrom,
+	}, func() error {
 		c := all[k]
 		c.title.n, c.url.n, c.before, c.group = c.title.n+titles, c.url.n+urls, titles, group
 		if titleAt != nil {
@@ -118,7 +121,8 @@ func earliestVote(kind string) string {
 	return strings.ReplaceAll(`
     SELECT f.KIND_at AS at, 'at://' || f.did || '/' || f.KIND_key AS uri
     FROM sharers AS f
-    WHERE v.KIND_lost AND f.KIND_claim = k.id AND f.link_id = k.link_id AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
+    WHERE v.KIND_lost AND f.KIND_claim = k.id AND f.link_id = k.link_id
+        AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
     ORDER BY f.KIND_at, 'at://' || f.did || '/' || f.KIND_key COLLATE "C"
     LIMIT 1`, "KIND", kind)
 }

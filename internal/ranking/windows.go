@@ -15,7 +15,10 @@ type Window struct {
 
 // Windows returns the windows of the ranking, shortest first.
 func Windows() []Window {
-	return []Window{{"1h", time.Hour}, {"3h", 3 * time.Hour}, {"6h", 6 * time.Hour}, {"12h", 12 * time.Hour}, {"24h", 24 * time.Hour}, {"7d", LongestWindow}}
+	return []Window{
+		{"1h", time.Hour}, {"3h", 3 * time.Hour}, {"6h", 6 * time.Hour}, {"12h", 12 * time.Hour}, {"24h", 24 * time.Hour},
+		{"7d", LongestWindow},
+	}
 }
 
 // windows is the number of windows.

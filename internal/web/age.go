@@ -16,7 +16,10 @@ func (t Timestamp) MarshalText() ([]byte, error) { return []byte(t.Stamp), nil }
 
 func NewTimestamp(t, now time.Time) *Timestamp {
 	t = t.UTC()
-	return &Timestamp{Stamp: t.Format(time.RFC3339), Full: t.Format("2 January 2006, 15:04:05 UTC"), Clock: t.Format("2 Jan, 15:04 UTC"), Age: age(now.Sub(t))}
+	return &Timestamp{
+		Stamp: t.Format(time.RFC3339), Full: t.Format("2 January 2006, 15:04:05 UTC"), Clock: t.Format("2 Jan, 15:04 UTC"),
+		Age: age(now.Sub(t)),
+	}
 }
 
 // age formats the time since an event. An event in the future is "just now", because

@@ -80,7 +80,10 @@ func (s *Server) serveDeadLetters(w http.ResponseWriter, r *http.Request) {
 		s.deadLettersUnavailable(w, r, err)
 		return
 	}
-	page := deadLettersView{Frame: s.NewFrame(), State: f.State, Stages: stagesOf(f, counts), States: statesOf(f), Full: len(found) == maxDeadLetters}
+	page := deadLettersView{
+		Frame: s.NewFrame(), State: f.State, Stages: stagesOf(f, counts), States: statesOf(f),
+		Full: len(found) == maxDeadLetters,
+	}
 	for i := range found {
 		page.Rows = append(page.Rows, s.newDeadLetter(&found[i]))
 	}
@@ -216,7 +219,9 @@ func stagesOf(f schema.DeadLetterFilter, counts []schema.StageCount) []tabView {
 	}
 	views := []tabView{{say("letters_all"), Grouped(total), deadLettersURL(schema.DeadLetterFilter{State: f.State}), f.Stage == ""}}
 	for _, c := range counts {
-		views = append(views, tabView{c.Stage, Grouped(c.Count), deadLettersURL(schema.DeadLetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
+		views = append(views, tabView{
+			c.Stage, Grouped(c.Count), deadLettersURL(schema.DeadLetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage,
+		})
 	}
 	return views
 }
@@ -232,9 +237,12 @@ func statesOf(f schema.DeadLetterFilter) []tabView {
 func (s *Server) newDeadLetter(l *schema.StoredDeadLetter) deadLetterView {
 	now := s.Now()
 	view := deadLetterView{
-		StoredDeadLetter: *l, Seen: NewTimestamp(l.LastSeen, now), First: NewTimestamp(l.FirstSeen, now), Times: say("letter_times", int(l.Count)),
-		Cause: PlainLine(l.Cause, maxCause), Path: PlainLine(l.Path, MaxDetail), Expected: PlainLine(l.Expected, MaxDetail), Received: PlainLine(l.Received, MaxDetail),
-		LastCause: PlainLine(l.LastCause, maxCause), Input: PlainLine(string(l.Raw), maxInput), Size: say("letter_size", int(l.RawBytes)), Cut: l.RawBytes > int64(len(l.Raw)),
+		StoredDeadLetter: *l, Seen: NewTimestamp(l.LastSeen, now), First: NewTimestamp(l.FirstSeen, now),
+		Times: say("letter_times", int(l.Count)),
+		Cause: PlainLine(l.Cause, maxCause), Path: PlainLine(l.Path, MaxDetail), Expected: PlainLine(l.Expected, MaxDetail),
+		Received:  PlainLine(l.Received, MaxDetail),
+		LastCause: PlainLine(l.LastCause, maxCause), Input: PlainLine(string(l.Raw), maxInput),
+		Size: say("letter_size", int(l.RawBytes)), Cut: l.RawBytes > int64(len(l.Raw)),
 	}
 	if view.Cause == "" {
 		view.Cause = say("letter_unknown_cause")

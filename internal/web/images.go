@@ -32,10 +32,12 @@ func parseImages(parts []Part) (images, error) {
 		base = u.Redacted()
 	}
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || !hostSyntax.MatchString(u.Host) || u.User != nil {
-		return images{}, fmt.Errorf("the image base %q is not an http or https URL with a host name or an IPv4 address: set one like https://cdn.example/{did}/{cid}, or leave it empty for no images", base)
+		return images{}, fmt.Errorf("the image base %q is not an http or https URL with a host name or an IPv4 address: "+
+			"set one like https://cdn.example/{did}/{cid}, or leave it empty for no images", base)
 	}
 	if strings.Count(base, "{did}") != 1 || strings.Count(base, "{cid}") != 1 {
-		return images{}, fmt.Errorf("the image base %q must contain {did} and {cid} once each: set one like https://cdn.example/{did}/{cid}", base)
+		return images{}, fmt.Errorf("the image base %q must contain {did} and {cid} once each: "+
+			"set one like https://cdn.example/{did}/{cid}", base)
 	}
 	return images{base: base, origin: u.Scheme + "://" + u.Host}, nil
 }

@@ -29,7 +29,8 @@ func parsePublic(address string) (string, error) {
 		return "", nil
 	}
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil ||
+		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 		return "", errors.New("URL is not an address such as https://weir.example, without a path")
 	}
 	return u.Scheme + "://" + u.Host, nil

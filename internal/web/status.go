@@ -45,7 +45,10 @@ func NewStatuses(all []schema.StreamStatus, now time.Time) (views []Status) {
 // error with addresses, is for operators and is shown in /health.
 func NewStatus(st schema.StreamStatus) Status {
 	host := cmp.Or(PlainLine(st.Host, MaxSite), say("the_stream"))
-	return Status{Level: Level(st), Word: cmp.Or(say("word_"+StateName(st)), PlainLine(st.Current(), MaxName)), Detail: say("detail_"+StateName(st), host)}
+	return Status{
+		Level: Level(st), Word: cmp.Or(say("word_"+StateName(st)), PlainLine(st.Current(), MaxName)),
+		Detail: say("detail_"+StateName(st), host),
+	}
 }
 
 // Level returns the level of a stream's state.

@@ -223,7 +223,9 @@ func (w *subjectCheck) storePosts(ctx context.Context, due []ranking.DueSubject,
 }
 
 // store stores fetched subjects. If the database refuses one, it is stored without links.
-func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubject, now time.Time) (linked []ranking.DueSubject, err error) {
+func (w *CheckSubjects) store(
+	ctx context.Context, fetched []ranking.FetchedSubject, now time.Time,
+) (linked []ranking.DueSubject, err error) {
 	store := func(some []ranking.FetchedSubject) error {
 		var stored []ranking.DueSubject
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) (err error) {
@@ -235,7 +237,9 @@ func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubj
 		}
 		return err
 	}
-	err = bisect.Each(fetched, store, func(err error) bool { return schema.Classify(err) == schema.Data }, func(one ranking.FetchedSubject, err error) error {
+	err = bisect.Each(fetched, store, func(err error) bool {
+		return schema.Classify(err) == schema.Data
+	}, func(one ranking.FetchedSubject, err error) error {
 		if len(one.Links) == 0 {
 			return err
 		}

@@ -35,7 +35,8 @@ type expiry struct {
 }
 
 func newExpiry(pool *pgxpool.Pool, keep Retention) *expiry {
-	keep.Shares, keep.Links, keep.Grace = cmp.Or(keep.Shares, 7*24*time.Hour), cmp.Or(keep.Links, 90*24*time.Hour), cmp.Or(keep.Grace, 24*time.Hour)
+	keep.Shares, keep.Links, keep.Grace = cmp.Or(keep.Shares, 7*24*time.Hour), cmp.Or(keep.Links,
+		90*24*time.Hour), cmp.Or(keep.Grace, 24*time.Hour)
 	keep.KeepSharers = cmp.Or(keep.KeepSharers, 5)
 	return &expiry{pool: pool, keep: keep}
 }

@@ -43,10 +43,15 @@ func (v *Variables) open(core feature.Core) (parts feature.Parts, err error) {
 	case v.LinkRetention < 0:
 		return parts, fmt.Errorf("WEIR_LINK_RETENTION is %s: expected a time such as 2160h, or 0 to keep such links for ever", v.LinkRetention)
 	}
-	return feature.Parts{Projections: []schema.Projection{Projection()}, Pages: []feature.Page{page.Part(cmp.Or(core.Pictures, v.ImageBase))}, Keeps: v.ShareRetention, Relations: ranking.ShareRelations(v.ShareRetention),
-		Compared: ranking.Compared(), Rebuilt: projectChanged, Health: []health.Feature{ranking.Health()},
+	return feature.Parts{Projections: []schema.Projection{Projection()},
+		Pages: []feature.Page{page.Part(cmp.Or(core.Pictures, v.ImageBase))}, Keeps: v.ShareRetention,
+		Relations: ranking.ShareRelations(v.ShareRetention),
+		Compared:  ranking.Compared(), Rebuilt: projectChanged, Health: []health.Feature{ranking.Health()},
 		Snapshots: []schema.SnapshotTable{ranking.MergesSnapshot(), ranking.BlocksSnapshot()}, Workers: func(b workers.Bundle) error {
-			cfg := Config{Keep: Retention{Shares: v.ShareRetention, Links: v.LinkRetention, LinksForever: v.LinkRetention == 0}, announced: announceInterval}
+			cfg := Config{
+				Keep:      Retention{Shares: v.ShareRetention, Links: v.LinkRetention, LinksForever: v.LinkRetention == 0},
+				announced: announceInterval,
+			}
 			if v.ResolveLinks {
 				cfg.Redirects = redirect.New(redirect.Config{Limit: core.Limit, UserAgent: core.UserAgent})
 			}

@@ -353,7 +353,10 @@ func byCollection(keys []schema.Key) (posts, others []schema.Key) {
 // shared links.
 func Projection() schema.Projection {
 	return schema.Projection{
-		Name: Name, Collections: []string{link.CollectionPost, link.CollectionRepost, link.CollectionNote, link.CollectionNoteRepost, link.CollectionEventRepost, link.CollectionArticle},
+		Name: Name, Collections: []string{
+			link.CollectionPost, link.CollectionRepost, link.CollectionNote, link.CollectionNoteRepost, link.CollectionEventRepost,
+			link.CollectionArticle,
+		},
 		Tables: []string{"shares", "subjects", "copies"}, Compared: []string{"shares", "projected_subjects"},
 		Concerns: func(collection string, record []byte) bool {
 			return collection != link.CollectionPost || link.MayShare(record)

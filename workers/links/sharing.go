@@ -15,10 +15,11 @@ import (
 
 // sharing holds what the records of one job share.
 type sharing struct {
-	worker      *ProcessPosts
-	db          schema.Lookups
-	records     int                            // number of stored records
-	shares      map[schema.Key][]ranking.Share // the shares that the records themselves contain; only for records that wait, or have or had shares
+	worker  *ProcessPosts
+	db      schema.Lookups
+	records int // number of stored records
+	// the shares that the records themselves contain; only for records that wait, or have or had shares
+	shares      map[schema.Key][]ranking.Share
 	through     map[schema.Key]ranking.Through // reposts and quotes, without their links
 	originals   map[schema.Key]link.Subject    // what the records are copies of; zero: they are not copies
 	waited      map[schema.Key]bool            // the records that waited before
@@ -37,7 +38,8 @@ type sharing struct {
 
 // newSharing returns a sharing for a job with a number of records.
 func newSharing(w *ProcessPosts, records int) *sharing {
-	return &sharing{worker: w, db: schema.NewLookups(w.pool, records), shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{},
+	return &sharing{worker: w, db: schema.NewLookups(w.pool, records), shares: map[schema.Key][]ranking.Share{},
+		through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{},
 		waited: map[schema.Key]bool{}, shared: map[schema.Key]bool{}, changed: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
 }
 
@@ -305,7 +307,9 @@ func (p *sharing) failed(key schema.Key, record []byte, cause error) {
 }
 
 // links returns the links of a record.
-func (w *ProcessPosts) links(did string, record []byte, find func(did string, record []byte) (link.Post, error)) (found link.Post, err error) {
+func (w *ProcessPosts) links(
+	did string, record []byte, find func(did string, record []byte) (link.Post, error),
+) (found link.Post, err error) {
 	defer w.Recovered(&err)
 	return find(did, record)
 }

@@ -16,7 +16,9 @@ const releasedAtOnce = 500
 // time. project must make each of them wait anew or stop waiting: schema/waiting.go has the protocol.
 // Call it after the commit that stored these. It returns false if it stopped at until. Calling
 // it again continues, because most of the projected records no longer wait.
-func (w *ProcessPosts) projectWaiting(ctx context.Context, arrived []schema.Key, until time.Time, project func([]schema.Key) error) (done bool, err error) {
+func (w *ProcessPosts) projectWaiting(
+	ctx context.Context, arrived []schema.Key, until time.Time, project func([]schema.Key) error,
+) (done bool, err error) {
 	if len(arrived) == 0 {
 		return true, nil
 	}

@@ -89,7 +89,8 @@ func bounded(resp *http.Response, most int64) (io.Reader, error) {
 // help.
 func broken(err error) error {
 	var corrupt flate.CorruptInputError
-	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return &Dead{"its compression is broken"}
 	}
 	return err
@@ -105,7 +106,8 @@ func parseHead(text io.Reader) (head, error) {
 	for {
 		switch z.Next() {
 		case html.ErrorToken:
-			if err := z.Err(); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, html.ErrBufferExceeded) {
+			if err := z.Err(); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) &&
+				!errors.Is(err, html.ErrBufferExceeded) {
 				return head{}, fmt.Errorf("parse: %w", broken(err))
 			}
 			return h, nil

@@ -13,7 +13,8 @@ func isWallAddress(first, at *url.URL) bool {
 		return false
 	}
 	switch label, _, _ := strings.Cut(strings.ToLower(at.Hostname()), "."); label {
-	case "login", "signin", "auth", "account", "accounts", "sso", "id", "idp", "identity", "consent", "privacy", "captcha", "challenge", "challenges", "validate", "myprivacy":
+	case "login", "signin", "auth", "account", "accounts", "sso", "id", "idp", "identity", "consent", "privacy", "captcha",
+		"challenge", "challenges", "validate", "myprivacy":
 		if first.Hostname() != at.Hostname() {
 			return true
 		}
@@ -22,8 +23,10 @@ func isWallAddress(first, at *url.URL) bool {
 	for part := range strings.SplitSeq(strings.ToLower(at.Path), "/") {
 		name, _, _ := strings.Cut(part, ".")
 		switch name {
-		case "login", "log-in", "log_in", "logon", "signin", "sign-in", "sign_in", "sso", "oauth", "oauth2", "authorize", "authenticate", "auth", "consent", "collectconsent", "cookie-consent", "cookieconsent", "cookiewall", "cookie-wall",
-			"privacy-gate", "captcha", "recaptcha", "challenge", "checkpoint", "validate", "verify", "blocked", "errors", "error", "404", "403", "not-found", "notfound", "unavailable":
+		case "login", "log-in", "log_in", "logon", "signin", "sign-in", "sign_in", "sso", "oauth", "oauth2", "authorize",
+			"authenticate", "auth", "consent", "collectconsent", "cookie-consent", "cookieconsent", "cookiewall", "cookie-wall",
+			"privacy-gate", "captcha", "recaptcha", "challenge", "checkpoint", "validate", "verify", "blocked", "errors", "error",
+			"404", "403", "not-found", "notfound", "unavailable":
 			if !strings.Contains(before, name) {
 				return true
 			}

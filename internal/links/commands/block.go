@@ -24,10 +24,13 @@ func blockCommand(program feature.Program) *cobra.Command {
 
 func blockAddCommand(program feature.Program) *cobra.Command {
 	return &cobra.Command{
-		Use:     "add TARGET",
-		Short:   "Block a link by its URL, a domain with its subdomains, or an account by DID, npub or @handle",
-		Example: "  weir block add https://spam.example/page\n  weir block add spam.example\n  weir block add @alice.example\n  weir block add did:plc:…",
-		Args:    cobra.ExactArgs(1),
+		Use:   "add TARGET",
+		Short: "Block a link by its URL, a domain with its subdomains, or an account by DID, npub or @handle",
+		Example: `  weir block add https://spam.example/page
+  weir block add spam.example
+  weir block add @alice.example
+  weir block add did:plc:…`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withBlock(cmd.Context(), program, args[0], func(ctx context.Context, p feature.Process, b ranking.Block) error {
 				added, err := ranking.AddBlock(ctx, p.Pool(), b)
@@ -67,7 +70,10 @@ func blockRemoveCommand(program feature.Program) *cobra.Command {
 }
 
 // withBlock calls do with the block that a user names.
-func withBlock(ctx context.Context, program feature.Program, text string, do func(context.Context, feature.Process, ranking.Block) error) error {
+func withBlock(
+	ctx context.Context, program feature.Program, text string,
+	do func(context.Context, feature.Process, ranking.Block) error,
+) error {
 	return program.With(ctx, func(ctx context.Context, p feature.Process) error {
 		b, err := blockOf(ctx, p, text)
 		if err != nil {

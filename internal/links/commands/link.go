@@ -44,7 +44,8 @@ Name the links by their ids or URLs. weir link split undoes a merge.`,
 					return ranking.MergeLinks(ctx, tx, ranking.Merge{Link: of, Into: into, Why: ranking.ByHand, Now: time.Now()})
 				})
 				if merged, ok := errors.AsType[*ranking.MergedError](err); ok {
-					return fmt.Errorf("link %d is merged into link %d already: undo that first with weir link split %d", merged.Link, merged.Into, merged.Link)
+					return fmt.Errorf("link %d is merged into link %d already: undo that first with weir link split %d", merged.Link,
+						merged.Into, merged.Link)
 				}
 				if err != nil {
 					return err

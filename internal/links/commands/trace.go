@@ -26,7 +26,8 @@ func Trace() trace.Feature {
 func traceOther(target string) (trace.Other, error) {
 	of, err := link.Parse(target)
 	if err != nil {
-		return nil, fmt.Errorf("%q is neither a record, an account nor a link (%w): expected at://did/collection/rkey, a DID, https://bsky.app/profile/…/post/… or the URL of a page", target, err)
+		return nil, fmt.Errorf("%q is neither a record, an account nor a link (%w): expected at://did/collection/rkey, a DID, "+
+			"https://bsky.app/profile/…/post/… or the URL of a page", target, err)
 	}
 	return func(ctx context.Context, db *pgxpool.Pool, now time.Time) (any, []trace.Line, error) {
 		l, err := traceLink(ctx, db, of, now)
@@ -51,7 +52,9 @@ func traceRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Tim
 	for _, f := range found {
 		s := newShare(f, now)
 		shares = append(shares, s)
-		r.Lines = append(r.Lines, trace.Line{What: "share", Text: fmt.Sprintf("%s %s%s of %s: %s", s.How, s.URL, named(s), at(s.SharedAt), explain(s.Windows))})
+		r.Lines = append(r.Lines, trace.Line{
+			What: "share", Text: fmt.Sprintf("%s %s%s of %s: %s", s.How, s.URL, named(s), at(s.SharedAt), explain(s.Windows)),
+		})
 	}
 	r.Shares = shares
 	switch {
@@ -210,7 +213,8 @@ func traceLink(ctx context.Context, db ranking.DB, of link.Link, now time.Time) 
 		}
 		l.Ranks = append(l.Ranks, rank)
 	}
-	l.Message = fmt.Sprintf("It is ranked in %d of %d windows; %d of its %d latest shares count in none.", ranked, len(l.Ranks), uncounted, len(shares))
+	l.Message = fmt.Sprintf("It is ranked in %d of %d windows; %d of its %d latest shares count in none.", ranked,
+		len(l.Ranks), uncounted, len(shares))
 	return l, nil
 }
 
@@ -256,7 +260,8 @@ func (l *Link) lines() (all []trace.Line) {
 		}
 	}
 	for _, s := range l.Shares {
-		say("share", "at://%s/%s/%s %s, %s%s of %s: %s", s.DID, s.Collection, s.Rkey, s.Handle, s.How, named(s), at(s.SharedAt), explain(s.Windows))
+		say("share", "at://%s/%s/%s %s, %s%s of %s: %s", s.DID, s.Collection, s.Rkey, s.Handle, s.How, named(s), at(s.SharedAt),
+			explain(s.Windows))
 	}
 	return all
 }

@@ -80,7 +80,8 @@ func trendingCommand(program feature.Program) *cobra.Command {
 	flags.String("text", "", "only links with these words in a title, a description, the address or a sharer's post")
 	flags.String("by", "", "only links that this account (handle, DID or npub) shared in the window")
 	flags.String("watch", "", "count only the accounts that the watches of this target include")
-	flags.String("degree", "both", "which accounts of --watch count: first (the target follows or lists them), second (its follows do) or both")
+	flags.String("degree", "both",
+		"which accounts of --watch count: first (the target follows or lists them), second (its follows do) or both")
 	flags.String("limit", "20", "the maximum number of links, up to 1000")
 	flags.String("cursor", "", "continue after a page: the next that it printed")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
@@ -135,7 +136,8 @@ func printLinks(w io.Writer, page ranking.Page, q ranking.Query) {
 		if q.Sort == ranking.Speed {
 			speed = fmt.Sprintf("%.1f sharers per hour, ", l.Speed)
 		}
-		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s%s ago)\n", page.Before+i+1, l.Sharers, cmp.Or(web.Plain(l.Title), url), url, speed, page.At.Sub(l.LastShared).Round(time.Second))
+		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s%s ago)\n", page.Before+i+1, l.Sharers, cmp.Or(web.Plain(l.Title), url),
+			url, speed, page.At.Sub(l.LastShared).Round(time.Second))
 	}
 	if page.Next != "" {
 		fmt.Fprintf(w, "more: --cursor %s\n", page.Next)

@@ -42,7 +42,8 @@ func mayShare(key string, value []byte) bool {
 	case `"facets"`:
 		return mayHideASCII(value) || bytes.Contains(value, []byte("#link"))
 	case `"embed"`:
-		return mayHideASCII(value) || bytes.Contains(value, []byte("app.bsky.embed.external")) || bytes.Contains(value, []byte("app.bsky.embed.record"))
+		return mayHideASCII(value) || bytes.Contains(value, []byte("app.bsky.embed.external")) ||
+			bytes.Contains(value, []byte("app.bsky.embed.record"))
 	}
 	return false
 }

@@ -13,7 +13,8 @@ func IsShort(url string) bool {
 // knows: at most twelve letters on a host of at most twelve, none of them a word.
 func (a *address) mayBeShort() bool {
 	host, name := bare(a.host), strings.Trim(a.path, "/")
-	if a.port != "" || len(a.query) > 0 || a.fragment != "" || len(host) > 12 || len(name) < 3 || len(name) > 12 || a.rules() != &noRules || site(a.host) != host {
+	if a.port != "" || len(a.query) > 0 || a.fragment != "" || len(host) > 12 || len(name) < 3 || len(name) > 12 ||
+		a.rules() != &noRules || site(a.host) != host {
 		return false
 	}
 	vowels, strange := 0, false

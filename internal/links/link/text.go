@@ -193,7 +193,10 @@ func trim(url string) string {
 }
 
 // closing are quotes and brackets that close, and those that open before them.
-var closing = map[rune]string{')': "(", ']': "[", '}': "{", '>': "<", '"': `"`, '\'': "'", '”': "“„”", '“': "„", '’': "‘‚’", '»': "«", '«': "»", '」': "「", '』': "『", '）': "（", '】': "【", '》': "《"}
+var closing = map[rune]string{
+	')': "(", ']': "[", '}': "{", '>': "<", '"': `"`, '\'': "'", '”': "“„”", '“': "„", '’': "‘‚’", '»': "«", '«': "»",
+	'」': "「", '』': "『", '）': "（", '】': "【", '》': "《",
+}
 
 // withoutClosing removes the quotes and brackets from the end of a URL that the text before it has
 // opened.

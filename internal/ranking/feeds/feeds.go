@@ -155,7 +155,8 @@ DELETE FROM feeds AS f WHERE f.id IN (
 	const add = `
 INSERT INTO feeds (hash, view, usual, asked_at)
 SELECT $1, $2, $3, $4
-WHERE ($3 OR (SELECT count(*) FROM feeds AS n WHERE NOT n.usual) < $5) AND ($6 = '' OR EXISTS (SELECT FROM watches AS w WHERE w.target = $6))
+WHERE ($3 OR (SELECT count(*) FROM feeds AS n WHERE NOT n.usual) < $5)
+    AND ($6 = '' OR EXISTS (SELECT FROM watches AS w WHERE w.target = $6))
 ON CONFLICT (hash) DO NOTHING`
 	tx, err := db.BeginTx(ctx, pgx.TxOptions{})
 	if err != nil {
@@ -239,7 +240,8 @@ func (m *memory) remember(ctx context.Context, tx pgx.Tx, entries []Entry) error
 		return nil
 	}
 	b := &pgx.Batch{}
-	b.Queue(`INSERT INTO feed_entries (feed_id, link_id, reached_at) SELECT $1, * FROM unnest($2::bigint[], $3::timestamptz[])`, m.feed, links, reached)
+	b.Queue(`
+INSERT INTO feed_entries (feed_id, link_id, reached_at) SELECT $1, * FROM unnest($2::bigint[], $3::timestamptz[])`, m.feed, links, reached)
 	b.Queue(`
 DELETE FROM feed_entries AS e WHERE e.feed_id = $1 AND e.link_id IN (
     SELECT o.link_id FROM feed_entries AS o WHERE o.feed_id = $1 ORDER BY o.reached_at DESC, o.link_id DESC OFFSET $2

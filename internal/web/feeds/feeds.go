@@ -133,7 +133,8 @@ func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
 		if web.NotModified(w, r, found.etag(format, base, s.feedTitle(v))) {
 			return
 		}
-		if since, err := http.ParseTime(r.Header.Get("If-Modified-Since")); err == nil && r.Header.Get("If-None-Match") == "" && !found.changed.Truncate(time.Second).After(since) {
+		if since, err := http.ParseTime(r.Header.Get("If-Modified-Since")); err == nil && r.Header.Get("If-None-Match") == "" &&
+			!found.changed.Truncate(time.Second).After(since) {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
@@ -214,7 +215,8 @@ func (s *server) newFeed(f feeds.Feed, v links.View, format feedFormat, base str
 	home.Query.Limit = links.DefaultLimit
 	address := addresses().Address("", v)
 	feed := feedView{
-		ID: "urn:uuid:" + f.UUID(address), Title: s.feedTitle(v), Author: web.Title, Home: base + links.RankingHref(home), Self: base + format.path + address, Updated: f.Made.UTC().Truncate(time.Second),
+		ID: "urn:uuid:" + f.UUID(address), Title: s.feedTitle(v), Author: web.Title, Home: base + links.RankingHref(home),
+		Self: base + format.path + address, Updated: f.Made.UTC().Truncate(time.Second),
 	}
 	for i := range f.Entries {
 		e := &f.Entries[i]
@@ -223,7 +225,8 @@ func (s *server) newFeed(f feeds.Feed, v links.View, format feedFormat, base str
 			feed.Updated = at
 		}
 		feed.Entries = append(feed.Entries, feedEntryView{
-			ID: "urn:uuid:" + e.UUID, Title: links.LinkTitle(&e.LinkCard), Href: e.URL, Image: e.Image, At: at, Content: entryContent(e, base+links.LinkHref(e.ID, v)),
+			ID: "urn:uuid:" + e.UUID, Title: links.LinkTitle(&e.LinkCard), Href: e.URL, Image: e.Image, At: at,
+			Content: entryContent(e, base+links.LinkHref(e.ID, v)),
 		})
 	}
 	return feed

@@ -51,7 +51,10 @@ func encodeAtom(f feedView) ([]byte, error) {
 	}
 	for _, e := range f.Entries {
 		at := e.At.Format(time.RFC3339)
-		feed.Entries = append(feed.Entries, atomEntry{ID: e.ID, Title: e.Title, Link: atomLink{Rel: "alternate", Href: e.Href}, Published: at, Updated: at, Content: atomContent{"html", e.Content}})
+		feed.Entries = append(feed.Entries, atomEntry{
+			ID: e.ID, Title: e.Title, Link: atomLink{Rel: "alternate", Href: e.Href}, Published: at, Updated: at,
+			Content: atomContent{"html", e.Content},
+		})
 	}
 	var b bytes.Buffer
 	b.WriteString(xml.Header)
@@ -87,9 +90,14 @@ type jsonFeedItem struct {
 
 // encodeJSONFeed writes a feed as JSON Feed.
 func encodeJSONFeed(f feedView) ([]byte, error) {
-	feed := jsonFeed{Version: "https://jsonfeed.org/version/1.1", Title: f.Title, Home: f.Home, Self: f.Self, Authors: []jsonAuthor{{f.Author}}, Items: []jsonFeedItem{}}
+	feed := jsonFeed{
+		Version: "https://jsonfeed.org/version/1.1", Title: f.Title, Home: f.Home, Self: f.Self,
+		Authors: []jsonAuthor{{f.Author}}, Items: []jsonFeedItem{},
+	}
 	for _, e := range f.Entries {
-		feed.Items = append(feed.Items, jsonFeedItem{ID: e.ID, URL: e.Href, Title: e.Title, Content: e.Content, Image: e.Image, Published: e.At.Format(time.RFC3339)})
+		feed.Items = append(feed.Items, jsonFeedItem{
+			ID: e.ID, URL: e.Href, Title: e.Title, Content: e.Content, Image: e.Image, Published: e.At.Format(time.RFC3339),
+		})
 	}
 	body, err := json.Marshal(feed)
 	if err != nil {

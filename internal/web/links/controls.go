@@ -52,10 +52,12 @@ func (s *Server) newControls(v View, watches []choice, networks []ranking.Networ
 	}
 	c.Sorts = choices(v, func(v *View) *ranking.Sort { return &v.Query.Sort }, "sort_", ranking.Sharers, ranking.Speed, ranking.Newest)
 	if q.Watch != "" {
-		c.Degrees = choices(v, func(v *View) *ranking.Degree { return &v.Query.Degree }, "degree_", ranking.BothDegrees, ranking.FirstDegree, ranking.SecondDegree)
+		c.Degrees = choices(v, func(v *View) *ranking.Degree { return &v.Query.Degree }, "degree_", ranking.BothDegrees,
+			ranking.FirstDegree, ranking.SecondDegree)
 	}
 	if len(networks) > 1 || q.Network != ranking.BothNetworks {
-		c.Networks = choices(v, func(v *View) *ranking.Network { return &v.Query.Network }, "network_", ranking.BothNetworks, ranking.Bluesky, ranking.Nostr)
+		c.Networks = choices(v, func(v *View) *ranking.Network { return &v.Query.Network }, "network_", ranking.BothNetworks,
+			ranking.Bluesky, ranking.Nostr)
 	}
 	c.Densities = choices(v, func(v *View) *density { return &v.density }, "density_", full, compact)
 	c.Ways = wayChoices(v)
@@ -71,7 +73,10 @@ func (s *Server) newControls(v View, watches []choice, networks []ranking.Networ
 // choices returns links that set a part of a view. The texts of their names begin with a prefix.
 func choices[T ~string](v View, part func(*View) *T, prefix string, values ...T) (all []choice) {
 	for _, value := range values {
-		all = append(all, choice{Name: say(prefix + string(value)), Current: *part(&v) == value, Href: RankingHref(v.with(func(v *View) { *part(v) = value }))})
+		all = append(all, choice{
+			Name: say(prefix + string(value)), Current: *part(&v) == value,
+			Href: RankingHref(v.with(func(v *View) { *part(v) = value })),
+		})
 	}
 	return all
 }

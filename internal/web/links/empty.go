@@ -23,7 +23,10 @@ func (s *Server) newEmpty(data *pageData) emptyView {
 	e := emptyStream(data)
 	switch v := data.view; {
 	case len(s.activeFilters(v)) > 0 && e.Link != "":
-		e = emptyView{Heading: say("empty_filtered"), Text: say("empty_filtered_text", v.Words), Link: say("empty_clear"), Href: RankingHref(unfiltered(v))}
+		e = emptyView{
+			Heading: say("empty_filtered"), Text: say("empty_filtered_text", v.Words), Link: say("empty_clear"),
+			Href: RankingHref(unfiltered(v)),
+		}
 	case e.Link != "" && v.Name != longestWindow().Name:
 		e.Link = say("empty_longer", longestWindow().Name)
 		e.Href = RankingHref(v.with(func(v *View) { v.window = longestWindow() }))
@@ -109,7 +112,10 @@ type gapView struct {
 
 func newGaps(of coverage, at time.Time) (all []gapView) {
 	for _, g := range of.gaps {
-		view := gapView{From: web.NewTimestamp(g.From, at), To: web.NewTimestamp(g.To, at), Reason: web.PlainLine(g.Reason, web.MaxDetail), Repair: say("gap_accounts", g.Accounts, g.Done)}
+		view := gapView{
+			From: web.NewTimestamp(g.From, at), To: web.NewTimestamp(g.To, at), Reason: web.PlainLine(g.Reason, web.MaxDetail),
+			Repair: say("gap_accounts", g.Accounts, g.Done),
+		}
 		switch {
 		case g.Problem != "":
 			view.Repair = say("gap_problem")

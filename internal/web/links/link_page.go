@@ -90,9 +90,12 @@ func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 	shown := s.newLink(&ranking.TrendingLink{LinkCard: l.LinkCard, FirstSeen: l.FirstSeen}, l.At, v)
 	first := v.with(func(*View) {})
 	page := linkPage{
-		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Now: l.At.Format(time.RFC3339), Link: shown, Back: RankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
-		Counted: web.Grouped(l.Sharers), Gift: l.Gift, Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l), Titles: plainGiven(l.OtherTitles), Spellings: plainGiven(l.OtherURLs),
-		NotCounted: notCounted(l), Gaps: newGaps(coverage{gaps: gaps}, l.At), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
+		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Now: l.At.Format(time.RFC3339), Link: shown, Back: RankingHref(first),
+		Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
+		Counted: web.Grouped(l.Sharers), Gift: l.Gift, Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
+		Titles: plainGiven(l.OtherTitles), Spellings: plainGiven(l.OtherURLs),
+		NotCounted: notCounted(l), Gaps: newGaps(coverage{gaps: gaps}, l.At),
+		API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 	}
 	if l.KeptAt != nil {
 		page.Kept, page.KeptAt = say("kept_sharers", l.KeptSharers), web.NewTimestamp(*l.KeptAt, l.At)
@@ -104,8 +107,10 @@ func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 		page.Whose = say("of_watch", web.TargetName(watch))
 	}
 	for _, w := range windows() {
-		page.Windows = append(page.Windows, choice{Name: w.Name, Value: web.Grouped(l.Windows[w.Name]), Title: say("sharer_window", w.Words, l.Windows[w.Name]), Current: w == v.window,
-			Href: LinkHref(l.ID, first.with(func(v *View) { v.window = w }))})
+		page.Windows = append(page.Windows,
+			choice{Name: w.Name, Value: web.Grouped(l.Windows[w.Name]), Title: say("sharer_window", w.Words, l.Windows[w.Name]),
+				Current: w == v.window,
+				Href:    LinkHref(l.ID, first.with(func(v *View) { v.window = w }))})
 	}
 	page.Threads = s.newThreads(shares.Shares, l, v)
 	if v.Query.After != "" {
@@ -198,7 +203,10 @@ func (s *Server) subjectAuthor(share *ranking.LinkShare, v View) web.Person {
 }
 
 func (s *Server) newShare(share *ranking.LinkShare, l ranking.LinkSummary, in View) shareView {
-	v := shareView{At: web.NewTimestamp(share.SharedAt, l.At), Text: web.PlainLine(share.Text, web.MaxDescription), Why: whyNot(share.Why), How: say("how_" + share.How)}
+	v := shareView{
+		At: web.NewTimestamp(share.SharedAt, l.At), Text: web.PlainLine(share.Text, web.MaxDescription), Why: whyNot(share.Why),
+		How: say("how_" + share.How),
+	}
 	if share.Why == ranking.Hidden {
 		v.By.Name = say("hidden_account")
 		return v

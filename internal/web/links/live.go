@@ -61,7 +61,10 @@ type liveReader struct {
 	events chan []byte
 }
 
-func newLiveViews(rank func(context.Context, ranking.Query) (ranking.Page, error), shown func([]ranking.TrendingLink) []ranking.TrendingLink, stopping <-chan struct{}, log *slog.Logger) *liveViews {
+func newLiveViews(
+	rank func(context.Context, ranking.Query) (ranking.Page, error),
+	shown func([]ranking.TrendingLink) []ranking.TrendingLink, stopping <-chan struct{}, log *slog.Logger,
+) *liveViews {
 	return &liveViews{rank: rank, shown: shown, log: log, stopping: stopping, wake: make(chan struct{}, 1), views: make(map[string]*openView)}
 }
 

@@ -45,7 +45,10 @@ type liveChange struct {
 // newLiveState returns the state of a page. before is the previous state; nil: there is
 // none.
 func newLiveState(page ranking.Page, before *liveState) *liveState {
-	s := &liveState{at: page.At.UTC().Truncate(time.Millisecond), every: liveInterval.Seconds(), links: make([]liveCount, len(page.Links)), byID: make(map[int64]liveCount, len(page.Links))}
+	s := &liveState{
+		at: page.At.UTC().Truncate(time.Millisecond), every: liveInterval.Seconds(), links: make([]liveCount, len(page.Links)),
+		byID: make(map[int64]liveCount, len(page.Links)),
+	}
 	if before != nil {
 		s.every = math.Round(s.at.Sub(before.at).Seconds()*10) / 10
 	}
@@ -71,7 +74,9 @@ func (s *liveState) snapshot() []byte {
 }
 
 // changes returns the event with the changes. changed is false if nothing changed.
-func (s *liveState) changes(before *liveState, links []ranking.TrendingLink, shown func([]ranking.TrendingLink) []ranking.TrendingLink) (_ []byte, changed bool) {
+func (s *liveState) changes(
+	before *liveState, links []ranking.TrendingLink, shown func([]ranking.TrendingLink) []ranking.TrendingLink,
+) (_ []byte, changed bool) {
 	c := liveChange{At: s.at, Every: s.every}
 	var entered []ranking.TrendingLink
 	for i, l := range links {

@@ -65,7 +65,8 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 func (s *Server) newPage(data *pageData) pageView {
 	v := data.view
 	page := pageView{
-		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Window: v.window, Subtitle: subtitle(data, v), Controls: s.newControls(v, data.watches, data.networks), Compact: v.density == compact,
+		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Window: v.window, Subtitle: subtitle(data, v),
+		Controls: s.newControls(v, data.watches, data.networks), Compact: v.density == compact,
 		AsOf: web.NewTimestamp(data.at.Truncate(time.Minute), data.at), Reload: RankingHref(v), State: newState(data.coverage, data.at),
 		Statuses: web.NewStatuses(data.streams, data.at), Gaps: newGaps(data.coverage, data.at), API: apiHref("/api/v1/trending", v),
 	}

@@ -82,10 +82,12 @@ func (s *server) serveRecordPage(w http.ResponseWriter, r *http.Request, k schem
 func (s *server) newRecordPage(k schema.Key, d *records.Detail) recordPage {
 	api := recordHref("/api/v1/records/", k)
 	page := recordPage{
-		Frame: s.NewFrame(), Heading: recordTitle(k.Collection), URI: web.PlainLine(k.URI(), web.MaxDetail), Open: s.RecordURL(k.URI()), Account: s.NewPerson(k.DID),
+		Frame: s.NewFrame(), Heading: recordTitle(k.Collection), URI: web.PlainLine(k.URI(), web.MaxDetail),
+		Open: s.RecordURL(k.URI()), Account: s.NewPerson(k.DID),
 		Verdict: say("record_verdict_" + d.Verdict), Dangling: d.Dangling, Refused: d.Projection == "refused",
-		Problems: problemLines(d.Problems), Warnings: problemLines(d.Warnings), CID: web.PlainLine(d.CID, web.MaxDetail), Stored: web.NewTimestamp(d.IndexedAt, s.Now()),
-		API: api, Graph: "/api/v1/graph/" + segment(k.DID) + "/" + segment(k.Collection) + "/" + segment(k.Rkey),
+		Problems: problemLines(d.Problems), Warnings: problemLines(d.Warnings), CID: web.PlainLine(d.CID, web.MaxDetail),
+		Stored: web.NewTimestamp(d.IndexedAt, s.Now()),
+		API:    api, Graph: "/api/v1/graph/" + segment(k.DID) + "/" + segment(k.Collection) + "/" + segment(k.Rkey),
 	}
 	page.Value, page.Cut = linked(d.Value)
 	for _, uri := range d.WaitsFor {
@@ -151,7 +153,8 @@ func problemLines(raw json.RawMessage) (lines []string) {
 		return nil
 	}
 	for _, p := range problems {
-		lines = append(lines, say("record_problem_line", web.PlainLine(p.Rule, web.MaxName), web.PlainLine(p.Path, web.MaxURL), web.PlainLine(p.Expected, web.MaxURL), web.PlainLine(p.Received, web.MaxURL)))
+		lines = append(lines, say("record_problem_line", web.PlainLine(p.Rule, web.MaxName), web.PlainLine(p.Path, web.MaxURL),
+			web.PlainLine(p.Expected, web.MaxURL), web.PlainLine(p.Received, web.MaxURL)))
 	}
 	return lines
 }
@@ -162,7 +165,10 @@ var atURI = regexp.MustCompile(`at://[^"\\\s]+`)
 // indentation of many deep values would be hundreds of times as long as the record, so it
 // writes only what is shown.
 func indented(record []byte) (text string, cut bool) {
-	asWritten := []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), jsontext.PreserveRawStrings(true), jsontext.WithIndent("  ")}
+	asWritten := []jsontext.Options{
+		jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), jsontext.PreserveRawStrings(true),
+		jsontext.WithIndent("  "),
+	}
 	var b bytes.Buffer
 	from, to := jsontext.NewDecoder(bytes.NewReader(record), asWritten[:3]...), jsontext.NewEncoder(&b, asWritten...)
 	for b.Len() <= maxShownRecord {

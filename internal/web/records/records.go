@@ -55,7 +55,8 @@ func routes(core *web.Server) []web.Route {
 		{Pattern: "/records/{collection}/{did}/{rkey}", Handler: s.recordHandler(nil, s.serveRecordPage), Kept: true},
 		{Pattern: "/api/v1/records/{collection}", Handler: s.serveRecords},
 		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}", Handler: s.recordHandler([]string{"limit"}, s.serveRecord)},
-		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/references", Handler: s.recordHandler([]string{"limit", "cursor"}, s.serveReferences)},
+		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/references",
+			Handler: s.recordHandler([]string{"limit", "cursor"}, s.serveReferences)},
 		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/referrers", Handler: s.recordHandler([]string{"limit", "cursor"}, s.serveReferrers)},
 		{Pattern: "/api/v1/search", Handler: s.serveSearch},
 		{Pattern: "/api/v1/graph/{uri...}", Handler: s.serveGraph},
@@ -174,7 +175,10 @@ func (s *server) serveSearch(w http.ResponseWriter, r *http.Request) {
 	if text == "" || utf8.RuneCountInString(text) > words.MaxText {
 		q.wrong("q", text, say("expected_words", words.MaxText))
 	}
-	search := records.Query{Words: words.Query(text), Collection: q.values.Get("collection"), Language: q.values.Get("language"), MediaType: q.values.Get("media")}
+	search := records.Query{
+		Words: words.Query(text), Collection: q.values.Get("collection"), Language: q.values.Get("language"),
+		MediaType: q.values.Get("media"),
+	}
 	if search.Collection != "" && !validPart(search.Collection) {
 		q.wrong("collection", search.Collection, say("expected_collection"))
 	}
@@ -279,7 +283,9 @@ func validKey(k schema.Key) bool {
 }
 
 func validPart(text string) bool {
-	return text != "" && len(text) <= maxKeyPart && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == '/' })
+	return text != "" && len(text) <= maxKeyPart && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
+		return r <= ' ' || r == '/'
+	})
 }
 
 // orEmpty returns an empty list instead of nil, which JSON encodes as null.

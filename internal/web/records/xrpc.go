@@ -138,7 +138,9 @@ func (s *server) account(ctx context.Context, repo string) (did string, err erro
 	case err != nil:
 		return "", err
 	}
-	hidden := map[string]string{"takendown": "RepoTakendown", "suspended": "RepoSuspended", "deactivated": "RepoDeactivated", "deleted": "RepoNotFound"}
+	hidden := map[string]string{
+		"takendown": "RepoTakendown", "suspended": "RepoSuspended", "deactivated": "RepoDeactivated", "deleted": "RepoNotFound",
+	}
 	switch name, ok := hidden[account.Status]; {
 	case ok:
 		return "", &xrpcError{http.StatusBadRequest, name, "Repo is " + account.Status + ": " + account.DID}

@@ -80,7 +80,8 @@ func Why(title, address string) string {
 		return ""
 	case strings.Trim(u.Path, "/") != "" && isName(title, u.Hostname()): // a front page has no other title
 		return Name
-	case !strings.Contains(title, " ") && (strings.HasPrefix(title, "https://") || strings.HasPrefix(title, "http://") || strings.HasPrefix(title, "www.")):
+	case !strings.Contains(title, " ") &&
+		(strings.HasPrefix(title, "https://") || strings.HasPrefix(title, "http://") || strings.HasPrefix(title, "www.")):
 		return "its title is an address"
 	case isWall(title, u) || IsWallAddress(u):
 		return Wall
@@ -168,7 +169,8 @@ var separator = regexp.MustCompile(`\s+[|–—·•»/:-]+\s+|\s*[|｜•»]\s*
 
 // separators returns the ranges of the separators of a clean title. Most titles have none.
 func separators(title string) [][]int {
-	if !strings.ContainsAny(title, "|｜–—·•»") && !strings.Contains(title, "- ") && !strings.Contains(title, "/ ") && !strings.Contains(title, " :") {
+	if !strings.ContainsAny(title, "|｜–—·•»") && !strings.Contains(title, "- ") && !strings.Contains(title, "/ ") &&
+		!strings.Contains(title, " :") {
 		return nil
 	}
 	return separator.FindAllStringIndex(title, -1)
@@ -180,7 +182,8 @@ func fold(s string) string {
 	space := false
 	for _, r := range s {
 		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r >= utf8.RuneSelf && unicode.In(r, unicode.L, unicode.M, unicode.N):
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9',
+			r >= utf8.RuneSelf && unicode.In(r, unicode.L, unicode.M, unicode.N):
 			if space && b.Len() > 0 {
 				b.WriteByte(' ')
 			}
