@@ -69,9 +69,11 @@ func TestLinksThatEnterTheTopAreAnnounced(t *testing.T) {
 	t.Cleanup(pool.Close)
 	l := listen(t, url)
 	now := time.Now().Truncate(time.Second)
-	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, 'https://a.example/?"' || n, 'a.example', now() FROM generate_series(1, 51) AS n`)
+	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen)
+		SELECT n::text, 'https://a.example/?"' || n, 'a.example', now() FROM generate_series(1, 51) AS n`)
 	add := func(did string, link int, at time.Time) {
-		execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ($1, 'c', $2::bigint::text, $2, $2, 'post', $3)`, did, link, at)
+		execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+			VALUES ($1, 'c', $2::bigint::text, $2, $2, 'post', $3)`, did, link, at)
 	}
 	for n := range 51 { // the oldest link is not among the top
 		add("did:plc:a", n+1, now.Add(time.Duration(n-100)*time.Second))
@@ -87,11 +89,15 @@ func TestLinksThatEnterTheTopAreAnnounced(t *testing.T) {
 	add("did:plc:b", 1, now.Add(-2*time.Hour))
 	add("did:plc:c", 51, now)
 	announce(t, pool, now)
-	require.ElementsMatch(t, []string{`3h 1 https://a.example/?"1`, `6h 1 https://a.example/?"1`, `12h 1 https://a.example/?"1`, `24h 1 https://a.example/?"1`, `7d 1 https://a.example/?"1`}, l.heard(t))
+	require.ElementsMatch(t, []string{
+		`3h 1 https://a.example/?"1`, `6h 1 https://a.example/?"1`, `12h 1 https://a.example/?"1`,
+		`24h 1 https://a.example/?"1`, `7d 1 https://a.example/?"1`,
+	}, l.heard(t))
 	execute(t, pool, `DELETE FROM shares WHERE link_id = 51`)
 	announce(t, pool, now)
 	require.Equal(t, []string{`1h 1 https://a.example/?"1`, `3h 2 https://a.example/?"2`, `6h 2 https://a.example/?"2`, `12h 2 https://a.example/?"2`,
-		`24h 2 https://a.example/?"2`, `7d 2 https://a.example/?"2`}, l.heard(t), "a link in the place of another; one is back in the place that the first took")
+		`24h 2 https://a.example/?"2`,
+		`7d 2 https://a.example/?"2`}, l.heard(t), "a link in the place of another; one is back in the place that the first took")
 	add("did:plc:c", 51, now)
 	announce(t, pool, now)
 	require.Contains(t, l.heard(t), `24h 51 https://a.example/?"51`)

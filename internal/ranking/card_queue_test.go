@@ -33,7 +33,8 @@ func TestPageIsWantedOnce(t *testing.T) {
 	require.Nil(t, f, "a link with a title from a sharer must not be fetched")
 	require.Empty(t, column(t, p.pool, wanted))
 
-	execute(t, p.pool, `DELETE FROM shares WHERE claim_id IN (SELECT id FROM claims WHERE title = 'T') AND link_id IN (SELECT id FROM links WHERE site = 'titled.example')`)
+	execute(t, p.pool, `DELETE FROM shares
+		WHERE claim_id IN (SELECT id FROM claims WHERE title = 'T') AND link_id IN (SELECT id FROM links WHERE site = 'titled.example')`)
 	require.Equal(t, 1, p.counts(), "no sharer gives it a title any more")
 	require.Equal(t, []string{"titled.example 2"}, column(t, p.pool, wanted))
 	require.Equal(t, "titled.example/a", p.fetches(func(c *ranking.PageCard) { c.Title, c.Why = "", "it has no title" }))
@@ -59,13 +60,21 @@ func TestVariantsAreWanted(t *testing.T) {
 		firsts, seconds []string // titles
 		wanted          []string
 	}{
-		"one title":                 {"a-long-title-1", "edited-2", []string{"A", "A"}, []string{"A"}, []string{"a-long-title-1 2", "edited-2 1"}},
-		"one title, a sharer each":  {"a-long-title-1", "edited-2", []string{"A"}, []string{"A"}, []string{"a-long-title-1 1", "edited-2 1"}},
-		"one name, and two titles":  {"city/the-heron-is-back", "news/the-heron-is-back?x=1", []string{"A", "A"}, []string{"B"}, []string{"city/the-heron-is-back 2", "news/the-heron-is-back?x=1 1"}},
-		"one number":                {"city/heron-12345", "news/12345-heron", []string{"A", "A"}, []string{"B"}, nil},
-		"one number, a sharer each": {"city/heron-12345", "news/heron-12345", []string{"A"}, []string{"B"}, []string{"city/heron-12345 1", "news/heron-12345 1"}},
-		"one word":                  {"city/heron", "news/heron", []string{"A", "A"}, []string{"B", "B"}, nil},
-		"two titles and names":      {"a-long-title-1", "edited-2", []string{"A", "A"}, []string{"B", "B"}, nil},
+		"one title": {
+			"a-long-title-1", "edited-2", []string{"A", "A"}, []string{"A"}, []string{"a-long-title-1 2", "edited-2 1"},
+		},
+		"one title, a sharer each": {"a-long-title-1", "edited-2", []string{"A"}, []string{"A"}, []string{"a-long-title-1 1", "edited-2 1"}},
+		"one name, and two titles": {
+			"city/the-heron-is-back", "news/the-heron-is-back?x=1", []string{"A", "A"}, []string{"B"},
+			[]string{"city/the-heron-is-back 2", "news/the-heron-is-back?x=1 1"},
+		},
+		"one number": {"city/heron-12345", "news/12345-heron", []string{"A", "A"}, []string{"B"}, nil},
+		"one number, a sharer each": {
+			"city/heron-12345", "news/heron-12345", []string{"A"}, []string{"B"},
+			[]string{"city/heron-12345 1", "news/heron-12345 1"},
+		},
+		"one word":             {"city/heron", "news/heron", []string{"A", "A"}, []string{"B", "B"}, nil},
+		"two titles and names": {"a-long-title-1", "edited-2", []string{"A", "A"}, []string{"B", "B"}, nil},
 	} {
 		p := newPress(t)
 		p.posts("paper.example/other", "Another title", "Another title")
@@ -74,7 +83,8 @@ func TestVariantsAreWanted(t *testing.T) {
 		require.Zero(t, p.counts(), name)
 		p.posts("paper.example/"+c.second, c.seconds...)
 		require.Equal(t, len(c.wanted), p.counts(), name)
-		const wanted = `SELECT substring(l.identity FROM 15) || ' ' || c.sharers FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.fetch_at IS NOT NULL ORDER BY 1`
+		const wanted = `SELECT substring(l.identity FROM 15) || ' ' || c.sharers FROM cards AS c JOIN links AS l ON l.id = c.link_id
+			WHERE c.fetch_at IS NOT NULL ORDER BY 1`
 		require.ElementsMatch(t, c.wanted, column(t, p.pool, wanted), name)
 		require.NoError(t, ranking.CountEverything(t.Context(), p.pool))
 		require.Zero(t, p.counts(), name)
@@ -113,7 +123,8 @@ func TestTitleOfThePageFindsVariants(t *testing.T) {
 	require.Equal(t, 1, p.counts())
 	require.Equal(t, "paper.example/d", p.fetches(func(c *ranking.PageCard) { page(c); c.Title, c.Why = "Are you a robot?", "it is a wall" }))
 	p.counts()
-	const counted = `SELECT l.identity || ' ' || n.sharers FROM link_counts AS n JOIN links AS l ON l.id = n.link_id WHERE l.site = 'paper.example' ORDER BY 1`
+	const counted = `SELECT l.identity || ' ' || n.sharers FROM link_counts AS n JOIN links AS l ON l.id = n.link_id
+		WHERE l.site = 'paper.example' ORDER BY 1`
 	require.Equal(t, []string{"paper.example/a 8", "paper.example/d 3"}, column(t, p.pool, counted))
 }
 
@@ -188,14 +199,16 @@ func TestFetchesAreLimited(t *testing.T) {
 	require.NotNil(t, fourth, "the processes of the others died")
 	require.NoError(t, ranking.EndCardFetch(t.Context(), p.pool, *fourth))
 
-	execute(t, p.pool, `INSERT INTO card_fetches (link_id, started_at, ended_at) SELECT 1, now() - interval '59 minutes', now() FROM generate_series(1, $1)`, ranking.CardsPerHour-5)
+	execute(t, p.pool, `INSERT INTO card_fetches (link_id, started_at, ended_at) SELECT 1, now() - interval '59 minutes', now()
+		FROM generate_series(1, $1)`, ranking.CardsPerHour-5)
 	fifth, _ := start()
 	require.NotNil(t, fifth)
 	require.NoError(t, ranking.EndCardFetch(t.Context(), p.pool, *fifth))
 	none, wait := start()
 	require.Nil(t, none)
 	require.Zero(t, wait, "the limit of the hour is reached")
-	execute(t, p.pool, `UPDATE card_fetches SET started_at = started_at - interval '1 minute' WHERE ended_at > started_at + interval '50 minutes'`)
+	execute(t, p.pool, `UPDATE card_fetches SET started_at = started_at - interval '1 minute'
+		WHERE ended_at > started_at + interval '50 minutes'`)
 	sixth, _ := start()
 	require.NotNil(t, sixth)
 	require.Equal(t, []string{"6"}, column(t, p.pool, `SELECT count(*)::text FROM card_fetches`), "older fetches must be deleted")

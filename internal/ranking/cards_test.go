@@ -90,7 +90,9 @@ func (p *press) fetch(page func(*ranking.PageCard)) string {
 	if page != nil {
 		page(&c)
 	}
-	require.NoError(p.t, pgx.BeginFunc(p.t.Context(), p.pool, func(tx pgx.Tx) error { return ranking.StoreCard(p.t.Context(), tx, *f, c, p.now) }))
+	require.NoError(p.t, pgx.BeginFunc(p.t.Context(), p.pool, func(tx pgx.Tx) error {
+		return ranking.StoreCard(p.t.Context(), tx, *f, c, p.now)
+	}))
 	require.NoError(p.t, ranking.EndCardFetch(p.t.Context(), p.pool, *f))
 	return name
 }
@@ -130,7 +132,8 @@ func (p *press) shown() (all []string) {
 		p.counts()
 		require.Equal(p.t, all, read(ranking.Query{}), "counted")
 	}
-	listed := column(p.t, p.pool, `SELECT replace(l.url, 'https://', '') || ' ' || l.title FROM links AS l WHERE EXISTS (SELECT FROM shares AS s WHERE s.link_id = l.id) ORDER BY l.url COLLATE "C"`)
+	listed := column(p.t, p.pool, `SELECT replace(l.url, 'https://', '') || ' ' || l.title FROM links AS l
+		WHERE EXISTS (SELECT FROM shares AS s WHERE s.link_id = l.id) ORDER BY l.url COLLATE "C"`)
 	require.Len(p.t, listed, len(all))
 	for i, one := range all {
 		parts := strings.SplitN(one, " ", 3)
@@ -153,7 +156,9 @@ func (p *press) merge(page, into string) {
 
 func (p *press) split(page string) {
 	p.t.Helper()
-	require.NoError(p.t, pgx.BeginFunc(p.t.Context(), p.pool, func(tx pgx.Tx) error { return ranking.SplitLink(p.t.Context(), tx, p.id(page), p.now) }))
+	require.NoError(p.t, pgx.BeginFunc(p.t.Context(), p.pool, func(tx pgx.Tx) error {
+		return ranking.SplitLink(p.t.Context(), tx, p.id(page), p.now)
+	}))
 }
 
 func TestTitleOfThePageBeatsTheVotes(t *testing.T) {
@@ -174,7 +179,9 @@ func TestTitleOfThePageBeatsTheVotes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "Page of a.example/1", l.Title)
 	require.Equal(t, "https://a.example/1", l.CardFrom)
-	require.Equal(t, &ranking.FetchedPage{Title: "Page of a.example/1", Address: "https://a.example/1", FetchedAt: l.Page.FetchedAt, Counts: true}, l.Page)
+	require.Equal(t, &ranking.FetchedPage{
+		Title: "Page of a.example/1", Address: "https://a.example/1", FetchedAt: l.Page.FetchedAt, Counts: true,
+	}, l.Page)
 	found, err := ranking.Trending(t.Context(), p.pool, ranking.Query{At: p.now, Window: 24 * time.Hour, Limit: 9, Text: "page of"})
 	require.NoError(t, err)
 	require.Len(t, found.Links, 1, "the title that is shown is found")
@@ -278,7 +285,10 @@ func TestPageAtWhichManyLinksEndIsNoTarget(t *testing.T) {
 
 		shown = end(4)
 		require.Len(t, shown, 5, "%v", shown)
-		require.Equal(t, []string{"a.example/1 5 a.example/1 at:/", "a.example/2 5 a.example/2 at:/", "a.example/3 5 a.example/3 at:/", "a.example/4 5 a.example/4 at:/"}[:4], votesOnly(lead, shown[:4]))
+		require.Equal(t, []string{
+			"a.example/1 5 a.example/1 at:/", "a.example/2 5 a.example/2 at:/", "a.example/3 5 a.example/3 at:/",
+			"a.example/4 5 a.example/4 at:/",
+		}[:4], votesOnly(lead, shown[:4]))
 		require.True(t, strings.HasPrefix(shown[4], "b.example/welcome 5 "))
 		require.Len(t, end(5), 6)
 		require.Equal(t, []string{"1"}, column(t, p.pool, `SELECT count(*)::text FROM link_merges WHERE split_at IS NULL`))

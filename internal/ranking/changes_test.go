@@ -36,7 +36,8 @@ func TestWhoNoLongerCountsLeavesAtOnce(t *testing.T) {
 	exec(`INSERT INTO watches (target) VALUES ('w')`)
 	for did, ago := range map[string]time.Duration{"stays": 0, "old": 59 * time.Minute, "deletes": 0, "hidden": 0, "unfollowed": 0} {
 		exec(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, did)
-		exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ($1, 'c', 'r', 1, 1, 'post', $2)`, did, now.Add(-ago))
+		exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+			VALUES ($1, 'c', 'r', 1, 1, 'post', $2)`, did, now.Add(-ago))
 	}
 	count()
 	require.Equal(t, 5, sharers())

@@ -26,7 +26,8 @@ func says(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, card link.Car
 func claims(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	return column(t, pool, `SELECT concat_ws(' ', c.url, nullif(c.title, ''), nullif(c.description, ''), nullif(c.image, '')) || ': ' ||
-		(SELECT coalesce(string_agg(s.did, ' ' ORDER BY s.did), 'nobody') FROM shares AS s WHERE s.claim_id = c.id) FROM claims AS c ORDER BY c.url COLLATE "C", c.title = '', c.image`)
+		(SELECT coalesce(string_agg(s.did, ' ' ORDER BY s.did), 'nobody') FROM shares AS s WHERE s.claim_id = c.id) FROM claims AS c
+		ORDER BY c.url COLLATE "C", c.title = '', c.image`)
 }
 
 // TestOneClaimForAllWhoSayTheSame shows that pictures are compared by their CIDs, and that a claim
@@ -65,7 +66,11 @@ func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) // nothing is left to roll back
 	k := schema.Key{Collection: schema.PostCollection, DID: "b", Rkey: "1"}
-	all := []ranking.Share{{Key: k, Link: link.Link{Identity: "story", URL: "https://news.example/story", Site: "news.example", Card: link.Card{Title: "T"}}, How: "post", SharedAt: noon()}}
+	all := []ranking.Share{{
+		Key:  k,
+		Link: link.Link{Identity: "story", URL: "https://news.example/story", Site: "news.example", Card: link.Card{Title: "T"}},
+		How:  "post", SharedAt: noon(),
+	}}
 	execute(t, tx, `SELECT FROM links WHERE identity = 'story' FOR KEY SHARE`) // as the first statement of a Replacement
 	done, err := ranking.ExpireClaims(t.Context(), pool, 0, 10)
 	require.NoError(t, err)

@@ -35,6 +35,7 @@ func copyOf(q *pgx.Batch, r *rand.Rand, record schema.Key, did, rkey string) (st
 		copies = []BridgedCopy{{Record: record, Of: schema.Key{Collection: historyCollection(did), DID: did, Rkey: rkey}}}
 	}
 	queueCopies(q, []schema.Key{record}, copies)
-	q.Queue(`UPDATE shares SET copied = $4 WHERE did = $1 AND collection = $2 AND rkey = $3 AND copied <> $4`, record.DID, record.Collection, record.Rkey, len(copies) > 0)
+	q.Queue(`UPDATE shares SET copied = $4
+		WHERE did = $1 AND collection = $2 AND rkey = $3 AND copied <> $4`, record.DID, record.Collection, record.Rkey, len(copies) > 0)
 	return r.IntN(3) == 0
 }

@@ -18,10 +18,12 @@ func TestLatePageEndsWithTheCounts(t *testing.T) {
 	first := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	later := first.Add(50 * time.Minute)
 	// Link n has 30 - n sharers; one of them shared it so early that it leaves the window of an hour.
-	_, err := pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 20) AS n`, first)
+	_, err := pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1
+		FROM generate_series(1, 20) AS n`, first)
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
-		SELECT 'did:plc:' || n, 'c', id::text, id, id, 'post', $1::timestamptz - CASE n WHEN 1 THEN interval '50 minutes' ELSE interval '1 minute' END FROM links, generate_series(1, 30 - id) AS n`, first)
+		SELECT 'did:plc:' || n, 'c', id::text, id, id, 'post', $1::timestamptz - CASE n WHEN 1 THEN interval '50 minutes'
+			ELSE interval '1 minute' END FROM links, generate_series(1, 30 - id) AS n`, first)
 	require.NoError(t, err)
 	count := func(at time.Time) {
 		for more := true; more; {

@@ -42,7 +42,9 @@ func TestUnwillingAccountCountsWhereItIsFollowed(t *testing.T) {
 	k := schema.Key{Collection: "app.bsky.actor.contentVisibilityDeclaration", DID: "did:plc:a", Rkey: "self"}
 	declare := func(rev, record string) {
 		t.Helper()
-		_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{{Key: k, Rev: rev, CID: rev, CreatedAt: now, Record: []byte(record)}}})
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{{
+			Key: k, Rev: rev, CID: rev, CreatedAt: now, Record: []byte(record),
+		}}})
 		require.NoError(t, err)
 	}
 	declare("1", `{"hideFromAlgorithmicRecommendations": true}`)
@@ -82,13 +84,16 @@ func TestStoredProfileWithholdsItsAccount(t *testing.T) {
 	}{
 		{`{"values": [{"val": "!no-unauthenticated"}]}`, true},
 		{`null`, false},
-		{`{"$type": "com.atproto.label.defs#selfLabels", "values": [` + many + `null, 1, "x", [], {"val": null}, {"val": "!no-unauthenticated"}]}`, true},
+		{`{"$type": "com.atproto.label.defs#selfLabels", "values": [` + many +
+			`null, 1, "x", [], {"val": null}, {"val": "!no-unauthenticated"}]}`, true},
 		{`"!no-unauthenticated"`, false},
 		{`{"values": [` + many + `{"val": {"!no-unauthenticated": "!no-unauthenticated"}}, {"val": 7}, {}]}`, false},
 		{`{"values": null}`, false},
 	} {
 		rev := strconv.Itoa(i + 1)
-		_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{{Key: k, Rev: rev, CID: rev, CreatedAt: time.Now(), Record: []byte(`{"labels": ` + c.labels + `}`)}}})
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{{
+			Key: k, Rev: rev, CID: rev, CreatedAt: time.Now(), Record: []byte(`{"labels": ` + c.labels + `}`),
+		}}})
 		require.NoError(t, err, c.labels)
 		page, err := ranking.Trending(t.Context(), pool, ranking.Query{Window: time.Hour, Limit: 1})
 		require.NoError(t, err)

@@ -19,7 +19,8 @@ func TestCardsAreDroppedWithoutAJoin(t *testing.T) {
 	for _, links := range [][]int64{nil, {1, 2}} {
 		q := &pgx.Batch{}
 		queueDropCards(q, links)
-		plan, err := schema.All(t.Context(), pool, "explain", pgx.RowTo[string], `EXPLAIN `+q.QueuedQueries[0].SQL, q.QueuedQueries[0].Arguments...)
+		plan, err := schema.All(t.Context(), pool, "explain", pgx.RowTo[string], `EXPLAIN `+q.QueuedQueries[0].SQL,
+			q.QueuedQueries[0].Arguments...)
 		require.NoError(t, err)
 		require.Contains(t, strings.Join(plan, "\n"), "on claim_votes")
 		require.NotContains(t, strings.Join(plan, "\n"), "Anti Join")

@@ -18,7 +18,10 @@ import (
 func gives(t *testing.T, pool *pgxpool.Pool, did, identity, gift string, ago time.Duration) {
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: "1"}
-	s := ranking.Share{Key: k, Link: link.Link{Identity: identity, URL: "https://" + identity, Site: "news.example", Gift: gift}, How: "post", SharedAt: noon().Add(-ago)}
+	s := ranking.Share{
+		Key: k, Link: link.Link{Identity: identity, URL: "https://" + identity, Site: "news.example", Gift: gift}, How: "post",
+		SharedAt: noon().Add(-ago),
+	}
 	_, err := ranking.EnsureLinks(t.Context(), pool, []ranking.Share{s}, noon())
 	require.NoError(t, err)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

@@ -42,7 +42,10 @@ func (s *story) post(did string, minute int, url, card string) {
 		url = "https://news.example/story"
 	}
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: fmt.Sprintf("%03d", minute)}
-	share := ranking.Share{Key: k, Link: link.Link{Identity: "news.example/story", URL: url, Site: "news.example", Card: c}, How: "post", SharedAt: s.now.Add(time.Duration(minute-60) * time.Minute)}
+	share := ranking.Share{
+		Key: k, Link: link.Link{Identity: "news.example/story", URL: url, Site: "news.example", Card: c}, How: "post",
+		SharedAt: s.now.Add(time.Duration(minute-60) * time.Minute),
+	}
 	require.NoError(s.t, pgx.BeginFunc(s.t.Context(), s.pool, func(tx pgx.Tx) error {
 		return ranking.ReplaceShares(s.t.Context(), tx, []schema.Key{k}, []ranking.Share{share}, s.now)
 	}))
@@ -50,7 +53,8 @@ func (s *story) post(did string, minute int, url, card string) {
 
 func (s *story) hide(did, status string) {
 	s.t.Helper()
-	execute(s.t, s.pool, `INSERT INTO accounts (did, status) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET status = excluded.status`, did, status)
+	execute(s.t, s.pool, `INSERT INTO accounts (did, status) VALUES ($1, $2)
+		ON CONFLICT (did) DO UPDATE SET status = excluded.status`, did, status)
 }
 
 // shown returns the headline as a reader sees it.
@@ -63,7 +67,10 @@ func (s *story) shown() string {
 	summary, err := ranking.ReadLink(s.t.Context(), s.pool, ranking.LinkQuery{ID: l.ID, At: s.now, Window: 24 * time.Hour})
 	require.NoError(s.t, err)
 	require.Equal(s.t, l, summary.LinkCard, "the link by itself")
-	said := strings.Join([]string{strings.TrimSuffix(l.URL, "://news.example/story"), l.Title, l.Description, l.Image, strings.TrimPrefix(l.CardFrom, "at://")}, " ")
+	said := strings.Join([]string{
+		strings.TrimSuffix(l.URL, "://news.example/story"), l.Title, l.Description, l.Image,
+		strings.TrimPrefix(l.CardFrom, "at://"),
+	}, " ")
 	return strings.Join(strings.Fields(said), " ")
 }
 
@@ -206,7 +213,8 @@ func TestOldPostNoLongerVotes(t *testing.T) {
 	const week = 7 * 24 * 60
 	s.post("a", 60-week-50, "http://news.example/story", "Old")
 	s.post("b", 0, "", "New")
-	execute(t, s.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'a', 'c', 'r', id, id, 'repost', $1 FROM links`, s.now)
+	execute(t, s.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'a', 'c', 'r', id, id, 'repost', $1 FROM links`, s.now)
 	s.requires("https Old a/" + schema.PostCollection + "/" + fmt.Sprintf("%03d", 60-week-50))
 	s.now = s.now.Add(20 * time.Minute)
 	_, err := ranking.Count(t.Context(), s.pool, s.now)

@@ -36,7 +36,8 @@ func (h *history) merge(ctx context.Context, r *rand.Rand, turns <-chan struct{}
 		h.steps.Add(1)
 		var pgErr *pgconn.PgError
 		var merged *MergedError
-		expected := errors.As(err, &merged) || errors.Is(err, ErrNotMerged) || errors.Is(err, ErrSplit) || errors.Is(err, ErrLink) || errors.Is(err, pgx.ErrNoRows) ||
+		expected := errors.As(err, &merged) || errors.Is(err, ErrNotMerged) || errors.Is(err, ErrSplit) || errors.Is(err, ErrLink) ||
+			errors.Is(err, pgx.ErrNoRows) ||
 			errors.As(err, &pgErr) && slices.Contains([]string{"40P01", "23503"}, pgErr.Code)
 		if err != nil && !expected { // a deadlock, a link that another writer deletes
 			return err
@@ -55,7 +56,10 @@ RETURNING tries, coalesce((SELECT l.identity FROM links AS l WHERE l.id = $2), '
 	if err := tx.QueryRow(ctx, begin, of, other).Scan(&f.Try, &to.Identity); err != nil {
 		return err
 	}
-	p := PageCard{Title: fmt.Sprint("Page ", r.IntN(30)), Description: []string{"", "d3"}[r.IntN(2)], Address: fmt.Sprintf("https://page.example/%d", r.IntN(9)), SameSite: r.IntN(2) == 0}
+	p := PageCard{
+		Title: fmt.Sprint("Page ", r.IntN(30)), Description: []string{"", "d3"}[r.IntN(2)],
+		Address: fmt.Sprintf("https://page.example/%d", r.IntN(9)), SameSite: r.IntN(2) == 0,
+	}
 	switch r.IntN(6) {
 	case 0:
 		p.To = to
@@ -92,7 +96,8 @@ func (l *story) readPages(t *testing.T, tx pgx.Tx) {
 	require.NoError(t, err)
 	led, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	require.NoError(t, err)
-	rows, err = tx.Query(t.Context(), `SELECT link_id, title, description, address, same_site FROM cards WHERE status = '' AND title <> '' ORDER BY fetched_at, link_id`)
+	rows, err = tx.Query(t.Context(), `SELECT link_id, title, description, address, same_site FROM cards
+		WHERE status = '' AND title <> '' ORDER BY fetched_at, link_id`)
 	require.NoError(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[toldPage])
 	require.NoError(t, err)

@@ -33,7 +33,8 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 		})
 	}()
 	eventually.True(t, func() bool {
-		return column(t, pool, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "1"
+		return column(t, pool, `SELECT count(*)::text FROM pg_locks
+			WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "1"
 	}, 10*time.Millisecond)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '1s'`); err != nil {
@@ -44,7 +45,8 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 	}))
 	require.NoError(t, long.Commit(t.Context()))
 	require.NoError(t, <-resolved)
-	require.Equal(t, []string{"l1 l2", "l3 target"}, column(t, pool, `SELECT m.identity || ' ' || l.identity FROM links AS m JOIN links AS l ON l.id = m.merged_into ORDER BY 1`))
+	require.Equal(t, []string{"l1 l2", "l3 target"}, column(t, pool,
+		`SELECT m.identity || ' ' || l.identity FROM links AS m JOIN links AS l ON l.id = m.merged_into ORDER BY 1`))
 }
 
 // waitsForLock waits until a statement waits for a lock of tx.
@@ -127,7 +129,8 @@ func TestLinkIsKeptForTheSharesOfAMergedOne(t *testing.T) {
 	now := noon()
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, now, 7*24*time.Hour))
 	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT 'l' || n, 'l', 's', now() FROM generate_series(1, 2) AS n`)
-	execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT n::text, 'c', $1, 1, 1, 'post', $2 FROM generate_series(1, 5) AS n`, tid(now), now)
+	execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT n::text, 'c', $1, 1, 1, 'post', $2 FROM generate_series(1, 5) AS n`, tid(now), now)
 	part := column(t, pool, `SELECT tableoid::regclass::text FROM shares LIMIT 1`)[0]
 	rule := ranking.LinkRule{Now: now, Sharers: 5, Keep: 24 * time.Hour}
 	_, _, err := ranking.CountLeaving(t.Context(), pool, rule, part, 0, 10)
@@ -164,7 +167,9 @@ func TestOriginalIsMergedWhileItsCopyIsWritten(t *testing.T) {
 	s = shareOf("a.example/2")
 	s.Key, s.SharedAt = schema.Key{Collection: ranking.NoteCollection, DID: "did:nostr:copy", Rkey: "1"}, p.now
 	q := &pgx.Batch{}
-	(&ranking.Replacement{Records: []schema.Key{s.Key}, Shares: []ranking.Share{s}, Copies: []ranking.BridgedCopy{{Record: s.Key, Of: original}}}).Queue(q, p.now)
+	(&ranking.Replacement{
+		Records: []schema.Key{s.Key}, Shares: []ranking.Share{s}, Copies: []ranking.BridgedCopy{{Record: s.Key, Of: original}},
+	}).Queue(q, p.now)
 	_, err = ranking.EnsureLinks(t.Context(), p.pool, []ranking.Share{s}, p.now)
 	require.NoError(t, err)
 	require.NoError(t, ranking.WriteShares(t.Context(), bridge, q))

@@ -33,7 +33,9 @@ func TestCountsOfANetworkOutliveTheOther(t *testing.T) {
 	}
 	require.Empty(t, networks())
 	exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ('l', 'https://l.example/', 'l.example', $1)`, now)
-	for did, at := range map[string]time.Time{"did:nostr:1": now, "did:nostr:2": now, "did:plc:late": now.Add(-LongestWindow + 30*time.Minute)} {
+	for did, at := range map[string]time.Time{
+		"did:nostr:1": now, "did:nostr:2": now, "did:plc:late": now.Add(-LongestWindow + 30*time.Minute),
+	} {
 		exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ($1, 'c', 'r', 1, 1, 'post', $2)`, did, at)
 	}
 	count(now)
@@ -55,14 +57,17 @@ func TestCountsOfANetworkOutliveTheOther(t *testing.T) {
 func TestNewestOfANetwork(t *testing.T) {
 	t.Parallel()
 	pool, now := schematest.New(t), time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
-	_, err := pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, 'https://l.example/' || n, 'l.example', $1 FROM generate_series(1, 3) AS n`, now)
+	_, err := pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen)
+		SELECT n::text, 'https://l.example/' || n, 'l.example', $1 FROM generate_series(1, 3) AS n`, now)
 	require.NoError(t, err)
 	for i, s := range []struct {
 		did  string
 		link int
 		ago  time.Duration
-	}{{"did:nostr:1", 1, time.Minute}, {"did:plc:1", 1, 2 * time.Hour}, {"did:nostr:1", 2, 2 * time.Hour}, {"did:plc:1", 2, time.Minute}, {"did:plc:2", 3, time.Minute}} {
-		_, err := pool.Exec(t.Context(), `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ($1, 'c', $2, $3, $3, 'post', $4)`, s.did, fmt.Sprint(i), s.link, now.Add(-s.ago))
+	}{{"did:nostr:1", 1, time.Minute}, {"did:plc:1", 1, 2 * time.Hour}, {"did:nostr:1", 2, 2 * time.Hour},
+		{"did:plc:1", 2, time.Minute}, {"did:plc:2", 3, time.Minute}} {
+		_, err := pool.Exec(t.Context(), `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+			VALUES ($1, 'c', $2, $3, $3, 'post', $4)`, s.did, fmt.Sprint(i), s.link, now.Add(-s.ago))
 		require.NoError(t, err)
 	}
 	_, err = Count(t.Context(), pool, now)
@@ -70,7 +75,9 @@ func TestNewestOfANetwork(t *testing.T) {
 	for _, few := range []int{0, 2000} {
 		for network, want := range map[Network][]int64{BothNetworks: {3, 2, 1}, Bluesky: {3, 2}, Nostr: {1}} {
 			for _, sort := range []Sort{Newest, Sharers, Speed} {
-				p, err := trending(t.Context(), pool, Query{At: now, Window: time.Hour, Sort: sort, Network: network, Limit: 10, Bare: true}, limits{pending: 5000, crossings: 5000, few: few, many: usualLimits().many})
+				p, err := trending(t.Context(), pool, Query{
+					At: now, Window: time.Hour, Sort: sort, Network: network, Limit: 10, Bare: true,
+				}, limits{pending: 5000, crossings: 5000, few: few, many: usualLimits().many})
 				require.NoError(t, err)
 				require.False(t, p.Recounted)
 				var got []int64
@@ -96,7 +103,10 @@ func TestParametersOfNetworks(t *testing.T) {
 	}
 	_, err := parse("network", "atproto")
 	require.EqualError(t, err, `network is "atproto"`)
-	for _, text := range []string{"npub1sn0wdenkukak0d9dfczzeacvhkrgz92ak56egt7vdgzn8pv2wfqqhrjdv9", "nostr:npub1sn0wdenkukak0d9dfczzeacvhkrgz92ak56egt7vdgzn8pv2wfqqhrjdv9"} {
+	for _, text := range []string{
+		"npub1sn0wdenkukak0d9dfczzeacvhkrgz92ak56egt7vdgzn8pv2wfqqhrjdv9",
+		"nostr:npub1sn0wdenkukak0d9dfczzeacvhkrgz92ak56egt7vdgzn8pv2wfqqhrjdv9",
+	} {
 		q, err := parse("by", text)
 		require.NoError(t, err)
 		require.Equal(t, "did:nostr:84dee6e676e5bb67b4ad4e042cf70cbd8681155db535942fcc6a0533858a7240", q.By)

@@ -23,7 +23,8 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	h := &history{pool: schematest.New(t)}
 	h.clock.Store(time.Now().UnixMicro())
-	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n, n, 'site.example', now() FROM generate_series(1, $1) AS n`, historyLinks)
+	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n, n, 'site.example', now()
+		FROM generate_series(1, $1) AS n`, historyLinks)
 	require.NoError(t, err)
 	counted, reasonsSeen := 0, map[Reason]int{}
 	for round := range 6 {
@@ -40,7 +41,8 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 		if round == 1 { // without watches, the declaration counts
 			_, err = h.pool.Exec(t.Context(), `DELETE FROM watches`)
 			require.NoError(t, err)
-			_, err = h.pool.Exec(t.Context(), `INSERT INTO accounts (did, not_recommended) SELECT DISTINCT did, true FROM shares WHERE hashtext(did) % 5 = 0
+			_, err = h.pool.Exec(t.Context(), `INSERT INTO accounts (did, not_recommended) SELECT DISTINCT did, true FROM shares
+				WHERE hashtext(did) % 5 = 0
 ON CONFLICT (did) DO UPDATE SET not_recommended = true`)
 			require.NoError(t, err)
 		}
@@ -49,7 +51,8 @@ ON CONFLICT (did) DO UPDATE SET not_recommended = true`)
 			require.NoError(t, err)
 		}
 		if round == 4 {
-			_, err = h.pool.Exec(t.Context(), `INSERT INTO watch_members (did, watch_id) SELECT DISTINCT did, (SELECT min(id) FROM watches) FROM shares WHERE did > 'did:plc:05' ON CONFLICT DO NOTHING`)
+			_, err = h.pool.Exec(t.Context(), `INSERT INTO watch_members (did, watch_id) SELECT DISTINCT did, (SELECT min(id) FROM watches)
+				FROM shares WHERE did > 'did:plc:05' ON CONFLICT DO NOTHING`)
 			require.NoError(t, err)
 		}
 		_, err = h.pool.Exec(t.Context(), `
@@ -95,7 +98,8 @@ func (h *history) compareSQL(t *testing.T, seen map[Reason]int) (links int) {
 				for _, l := range page.Links {
 					want = append(want, fmt.Sprintf("%d %d %d", l.ID, l.Sharers, l.LastShared.UnixMicro()))
 				}
-				const sql = `SELECT concat_ws(' ', link_id, sharers, (extract(epoch FROM last_shared) * 1000000)::bigint) FROM trending($1::text::interval, nullif($2, ''), nullif($3, '')) LIMIT 1000`
+				const sql = `SELECT concat_ws(' ', link_id, sharers, (extract(epoch FROM last_shared) * 1000000)::bigint)
+					FROM trending($1::text::interval, nullif($2, ''), nullif($3, '')) LIMIT 1000`
 				got, err := schema.All(t.Context(), tx, "rank in SQL", pgx.RowTo[string], sql, w.Name, target, string(network))
 				require.NoError(t, err)
 				require.Equal(t, want, got, "%s of %q on %q", w.Name, target, network)

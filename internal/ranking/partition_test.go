@@ -20,9 +20,14 @@ func TestReaderFindsTheSharesThatAPartitionTakes(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	noon := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
-	keys := []schema.Key{{Collection: schema.PostCollection, DID: "did:plc:a", Rkey: column(t, pool, `SELECT tid_floor('2026-07-04 12:00:00+00')`)[0]}}
+	keys := []schema.Key{{
+		Collection: schema.PostCollection, DID: "did:plc:a",
+		Rkey: column(t, pool, `SELECT tid_floor('2026-07-04 12:00:00+00')`)[0],
+	}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, keys, []ranking.Share{{Key: keys[0], Link: link.Link{Identity: "x", URL: "x", Site: "site.example"}, How: "post", SharedAt: noon}}, noon)
+		return ranking.ReplaceShares(t.Context(), tx, keys, []ranking.Share{{
+			Key: keys[0], Link: link.Link{Identity: "x", URL: "x", Site: "site.example"}, How: "post", SharedAt: noon,
+		}}, noon)
 	}))
 	found := make(chan error, 1)
 	n := 0

@@ -131,7 +131,9 @@ func rankingQueries() []composed {
 			(&rankScan{reader: pageIn(tx, func(r *reader) { r.q.Ways = []string{"post", "quote"} })}).recount(ctx, Nostr, []entry{{ID: 1}})
 		}),
 		asked("reader.recount", func(ctx context.Context, tx pgx.Tx) { pageIn(tx, plain).recount(ctx) }),
-		asked("reader.recount: of watches", func(ctx context.Context, tx pgx.Tx) { pageIn(tx, func(r *reader) { r.watches = link }).recount(ctx) }),
+		asked("reader.recount: of watches", func(ctx context.Context, tx pgx.Tx) {
+			pageIn(tx, func(r *reader) { r.watches = link }).recount(ctx)
+		}),
 		described("everyone", plain),
 		described("from the counts", func(r *reader) { r.unread = changes{} }),
 		described("members", func(r *reader) { r.watches = link }),
@@ -176,7 +178,10 @@ func linkQueries() []composed {
 
 // pageIn is the reader of a page.
 func pageIn(tx pgx.Tx, change func(*reader)) *reader {
-	r := &reader{tx: tx, q: Query{Window: Windows()[2].Length, Sort: Sharers, Limit: 50}, window: 2, end: time.Unix(1, 0), limits: usualLimits()}
+	r := &reader{
+		tx: tx, q: Query{Window: Windows()[2].Length, Sort: Sharers, Limit: 50}, window: 2, end: time.Unix(1, 0),
+		limits: usualLimits(),
+	}
 	change(r)
 	return r
 }

@@ -89,7 +89,8 @@ func TestReachedInOneMoment(t *testing.T) {
 	p := newPopularity(t, links)
 	p.exec(p.pool, `DELETE FROM shares`)
 	// The scan passes the row written last first.
-	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || 1000 - id, 'c', 'r', id, id, 'post', $1 FROM links ORDER BY links.id DESC`, p.now)
+	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:' || 1000 - id, 'c', 'r', id, id, 'post', $1 FROM links ORDER BY links.id DESC`, p.now)
 	for _, counted := range []bool{false, true} {
 		if counted {
 			p.count()

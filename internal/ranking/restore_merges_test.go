@@ -28,7 +28,8 @@ func archivedMerges(t *testing.T, pool *pgxpool.Pool) []json.RawMessage {
 func TestAnyMergesAreRestored(t *testing.T) {
 	t.Parallel()
 	pool, second := schematest.New(t), schematest.New(t)
-	const add = `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, 'https://' || n || '.example/', n || '.example', now() FROM generate_series($1::int, $2::int, $3::int) AS n`
+	const add = `INSERT INTO links (identity, url, site, first_seen)
+		SELECT n::text, 'https://' || n || '.example/', n || '.example', now() FROM generate_series($1::int, $2::int, $3::int) AS n`
 	_, err := pool.Exec(t.Context(), add, 1, 20, 1)
 	require.NoError(t, err)
 	_, err = second.Exec(t.Context(), add, 15, 1, -1)
@@ -41,13 +42,16 @@ func TestAnyMergesAreRestored(t *testing.T) {
 			if random.IntN(3) == 0 {
 				return ranking.SplitLink(t.Context(), tx, link, now)
 			}
-			return ranking.MergeLinks(t.Context(), tx, ranking.Merge{Link: link, Into: into, Why: []string{ranking.Redirected, ranking.ByHand}[random.IntN(2)], Now: now})
+			return ranking.MergeLinks(t.Context(), tx, ranking.Merge{
+				Link: link, Into: into, Why: []string{ranking.Redirected, ranking.ByHand}[random.IntN(2)], Now: now,
+			})
 		})
 	}
 	merged := func(pool *pgxpool.Pool) (text string) {
 		require.NoError(t, pool.QueryRow(t.Context(), `
 SELECT string_agg(concat_ws(' ', l.identity, i.identity, m.why, m.merged_at, m.split_at, c.identity), E'\n' ORDER BY l.identity)
-FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id JOIN links AS c ON c.id = l.counts_as`).Scan(&text))
+FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id
+JOIN links AS c ON c.id = l.counts_as`).Scan(&text))
 		return text
 	}
 	want, archived := merged(pool), archivedMerges(t, pool)

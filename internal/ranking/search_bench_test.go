@@ -23,7 +23,8 @@ import (
 // texts, and those with the highest of 50,000 numbers are in a few. The condition makes the planner
 // draw anew for each row.
 func benchWords(prefix string, words int) string {
-	return fmt.Sprintf(`(SELECT string_agg('''%[1]s' || floor(50000 * random() ^ 5) || ''':' || g, ' ') FROM generate_series(1, %[2]d) AS g WHERE n IS NOT NULL)::tsvector`, prefix, words)
+	return fmt.Sprintf(`(SELECT string_agg('''%[1]s' || floor(50000 * random() ^ 5) || ''':' || g, ' ')
+		FROM generate_series(1, %[2]d) AS g WHERE n IS NOT NULL)::tsvector`, prefix, words)
 }
 
 // benchSearch measures pages of 50 links that match a text while shares arrive, and the same
@@ -39,8 +40,10 @@ func benchSearch(b *testing.B, pool *pgxpool.Pool) {
 	go func() { ended <- live(b, pool, stop) }()
 	for _, kind := range []struct{ name, text string }{
 		{"none", ""}, {"no-such-word", "nowhere"}, {"rare-title", `"t40000"`}, {"rare-post", `"p40000"`}, {"seldom-post", `"p3000"`},
-		{"often-post", `"p200"`}, {"common-post", `"p50"`}, {"frequent-post", `"p10"`}, {"most-posts", `"p0"`}, {"often-title", `"t200"`}, {"common-title", `"t50"`}, {"frequent-title", `"t10"`},
-		{"two-words", `"p10" "p20"`}, {"prefix", "p123"}, {"short-prefix", "p12"}, {"host", "70efdf2ec.example"}, {"address", "70efdf2ec.example/2026/12"}, {"every-address", ".example/2026"},
+		{"often-post", `"p200"`}, {"common-post", `"p50"`}, {"frequent-post", `"p10"`}, {"most-posts", `"p0"`},
+		{"often-title", `"t200"`}, {"common-title", `"t50"`}, {"frequent-title", `"t10"`},
+		{"two-words", `"p10" "p20"`}, {"prefix", "p123"}, {"short-prefix", "p12"}, {"host", "70efdf2ec.example"},
+		{"address", "70efdf2ec.example/2026/12"}, {"every-address", ".example/2026"},
 	} {
 		for _, q := range []Query{{Sort: Sharers}, {Sort: Newest}, {Sort: Sharers, Watch: "reader.example"}} {
 			b.Run(fmt.Sprintf("text=%s/sort=%s/watch=%t", kind.name, q.Sort, q.Watch != ""), func(b *testing.B) {
@@ -91,8 +94,15 @@ func BenchmarkWords(b *testing.B) {
 			keys := make([]schema.Key, size)
 			for i := range shares {
 				page := fmt.Sprintf("site%d.example/an/article/about/%d", r.IntN(500), int(float64(turns*size)*math.Pow(r.Float64(), 2)))
-				keys[i] = schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%024d", r.IntN(benchAccounts)), Rkey: fmt.Sprintf("3m%011d", turn*size+i)}
-				shares[i] = Share{Key: keys[i], Link: link.Link{Identity: page, URL: "https://" + page, Site: "site.example", Card: link.Card{Title: text(9), Description: text(20)}}, How: "post", SharedAt: time.Now(), Text: text(18)}
+				keys[i] = schema.Key{
+					Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%024d", r.IntN(benchAccounts)),
+					Rkey: fmt.Sprintf("3m%011d", turn*size+i),
+				}
+				shares[i] = Share{
+					Key:  keys[i],
+					Link: link.Link{Identity: page, URL: "https://" + page, Site: "site.example", Card: link.Card{Title: text(9), Description: text(20)}},
+					How:  "post", SharedAt: time.Now(), Text: text(18),
+				}
 			}
 			for _, kind := range kinds {
 				without := slices.Clone(shares)
@@ -104,7 +114,9 @@ func BenchmarkWords(b *testing.B) {
 				began := own() + schematest.CPU(b, backends[kind])
 				_, err := EnsureLinks(b.Context(), pools[kind], without, time.Now())
 				require.NoError(b, err)
-				require.NoError(b, pgx.BeginFunc(b.Context(), pools[kind], func(tx pgx.Tx) error { return ReplaceShares(b.Context(), tx, keys, without, time.Now()) }))
+				require.NoError(b, pgx.BeginFunc(b.Context(), pools[kind], func(tx pgx.Tx) error {
+					return ReplaceShares(b.Context(), tx, keys, without, time.Now())
+				}))
 				if turn >= 20 {
 					spent[kind] += own() + schematest.CPU(b, backends[kind]) - began
 				}

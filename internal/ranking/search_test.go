@@ -32,8 +32,12 @@ func (l *library) add(did, rkey, page, text string, card link.Card) {
 	if ranking.NetworkOf(did) == ranking.Nostr {
 		k.Collection = ranking.NoteCollection
 	}
-	execute(l.T, l.pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', '', $4, '{}') ON CONFLICT DO NOTHING`, k.Collection, did, rkey, l.now)
-	s := ranking.Share{Key: k, Link: link.Link{Identity: page, URL: "https://" + page, Site: "news.example", Card: card}, How: "post", SharedAt: l.now, Text: text}
+	execute(l.T, l.pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ($1, $2, $3, '1', '', $4, '{}') ON CONFLICT DO NOTHING`, k.Collection, did, rkey, l.now)
+	s := ranking.Share{
+		Key: k, Link: link.Link{Identity: page, URL: "https://" + page, Site: "news.example", Card: card}, How: "post",
+		SharedAt: l.now, Text: text,
+	}
 	require.NoError(l, pgx.BeginFunc(l.Context(), l.pool, func(tx pgx.Tx) error {
 		return ranking.ReplaceShares(l.Context(), tx, []schema.Key{k}, []ranking.Share{s}, l.now)
 	}))
@@ -44,7 +48,9 @@ func (l *library) add(did, rkey, page, text string, card link.Card) {
 func (l *library) find(db ranking.Beginner, text string) (found []string) {
 	l.Helper()
 	for _, past := range []bool{false, true} {
-		p, err := ranking.Trending(l.Context(), db, ranking.Query{At: l.now.Add(time.Second), Past: past, Window: time.Hour, Limit: 10, Text: text})
+		p, err := ranking.Trending(l.Context(), db, ranking.Query{
+			At: l.now.Add(time.Second), Past: past, Window: time.Hour, Limit: 10, Text: text,
+		})
 		require.NoError(l, err)
 		urls := []string{}
 		for _, k := range p.Links {
@@ -71,7 +77,9 @@ func TestTextFindsLinks(t *testing.T) {
 	t.Parallel()
 	l := &library{t, schematest.New(t), noon()}
 	l.count()
-	l.add("did:plc:a", "1", "news.example/2026/grey-birds?x=1", "Look at “this”, Crème!", link.Card{Title: "The heron returns", Description: "After ten years"})
+	l.add("did:plc:a", "1", "news.example/2026/grey-birds?x=1", "Look at “this”, Crème!", link.Card{
+		Title: "The heron returns", Description: "After ten years",
+	})
 	l.add("did:plc:b", "1", "news.example/2026/grey-birds?x=1", "I have seen one", link.Card{Title: "A false title"})
 	l.add("did:plc:c", "1", "other.example/Stra%C3%9Fe_100%25", "Look 寿司が食べたい", link.Card{})
 	const birds, street = "news.example/2026/grey-birds?x=1", "other.example/Stra%C3%9Fe_100%25"
@@ -221,13 +229,16 @@ func TestHostileTextsAreIndexedInPart(t *testing.T) {
 	t.Parallel()
 	l := &library{t, schematest.New(t), noon()}
 	long := strings.Repeat("ünbelievable", 300)
-	l.add("did:plc:a", "1", "news.example/1", "begin "+strings.Repeat("a b ' \\ : ", 1<<17)+" finish", link.Card{Title: "card " + strings.Repeat("x ", 1<<20), Description: long})
+	l.add("did:plc:a", "1", "news.example/1", "begin "+strings.Repeat("a b ' \\ : ", 1<<17)+" finish", link.Card{
+		Title: "card " + strings.Repeat("x ", 1<<20), Description: long,
+	})
 	l.add("did:plc:b", "1", "news.example/2", long, link.Card{Title: "\xff\x00'\\:*&|!()<->"})
 	require.Equal(t, []string{"news.example/1"}, l.find(l.pool, "begin"))
 	require.Equal(t, []string{"news.example/1"}, l.find(l.pool, "card"))
 	require.Empty(t, l.find(l.pool, "finish"))
 	require.Len(t, l.find(l.pool, long[:150]), 2, "the beginning of a long word")
 	var largest int
-	require.NoError(t, l.pool.QueryRow(t.Context(), `SELECT greatest((SELECT max(pg_column_size(words)) FROM shares), (SELECT max(pg_column_size(words)) FROM claims))`).Scan(&largest))
+	require.NoError(t, l.pool.QueryRow(t.Context(),
+		`SELECT greatest((SELECT max(pg_column_size(words)) FROM shares), (SELECT max(pg_column_size(words)) FROM claims))`).Scan(&largest))
 	require.Less(t, largest, 20_000)
 }

@@ -22,14 +22,20 @@ func TestTextFindsTheSameInEveryWay(t *testing.T) {
 		var keys []schema.Key
 		var shares []Share
 		for _, s := range []struct{ page, text, title string }{
-			{"old.example/heron", "", "The heron returns"}, {"new.example/birds", "", "Birds"}, {"other.example/1", "A heron!", ""}, {"heron.example/2", "", "Trams"},
+			{"old.example/heron", "", "The heron returns"}, {"new.example/birds", "", "Birds"}, {"other.example/1", "A heron!", ""},
+			{"heron.example/2", "", "Trams"},
 		} {
 			k := schema.Key{Collection: schema.PostCollection, DID: "did:plc:" + s.page[:3], Rkey: "1"}
-			if _, err := tx.Exec(t.Context(), `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', '', $4, '{}')`, k.Collection, k.DID, k.Rkey, now); err != nil {
+			if _, err := tx.Exec(t.Context(), `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+				VALUES ($1, $2, $3, '1', '', $4, '{}')`, k.Collection, k.DID, k.Rkey, now); err != nil {
 				return err
 			}
 			keys = append(keys, k)
-			shares = append(shares, Share{Key: k, Link: link.Link{Identity: s.page, URL: "https://" + s.page, Site: "l.example", Card: link.Card{Title: s.title}}, How: "post", SharedAt: now, Text: s.text})
+			shares = append(shares, Share{
+				Key:  k,
+				Link: link.Link{Identity: s.page, URL: "https://" + s.page, Site: "l.example", Card: link.Card{Title: s.title}},
+				How:  "post", SharedAt: now, Text: s.text,
+			})
 		}
 		return ReplaceShares(t.Context(), tx, keys, shares, now)
 	}))
@@ -48,7 +54,8 @@ func TestTextFindsTheSameInEveryWay(t *testing.T) {
 	_, err = Count(t.Context(), pool, now)
 	require.NoError(t, err)
 	for text, want := range map[string][]string{
-		"heron": {"new.example/birds", "other.example/1", "heron.example/2"}, "trams": {"heron.example/2"}, "heron.example/": {"heron.example/2"}, "birds": {"new.example/birds"}, "geese": nil,
+		"heron": {"new.example/birds", "other.example/1", "heron.example/2"}, "trams": {"heron.example/2"},
+		"heron.example/": {"heron.example/2"}, "birds": {"new.example/birds"}, "geese": nil,
 	} {
 		var links []int64
 		for _, page := range want {
@@ -57,7 +64,9 @@ func TestTextFindsTheSameInEveryWay(t *testing.T) {
 		for _, few := range []int{0, 2, 2000} { // links
 			for _, many := range []int{1, 2, usualLimits().many} { // rows; a planner expects at least one
 				for _, sort := range []Sort{Sharers, Newest} {
-					p, err := trending(t.Context(), pool, Query{At: now, Window: time.Hour, Sort: sort, Text: text, Limit: 10, Bare: true}, limits{pending: 5000, crossings: 5000, few: few, many: many})
+					p, err := trending(t.Context(), pool, Query{
+						At: now, Window: time.Hour, Sort: sort, Text: text, Limit: 10, Bare: true,
+					}, limits{pending: 5000, crossings: 5000, few: few, many: many})
 					require.NoError(t, err)
 					require.False(t, p.Recounted)
 					var got []int64
@@ -77,14 +86,17 @@ func TestTextOfFewLinksIsListed(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	p := newPopularity(t, 40)
-	const share = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, words) SELECT 'did:plc:' || n, 'c', $1, %[1]s, %[1]s, 'post', $2, to_tsvector('simple', $1) FROM generate_series(1, 30) AS n`
+	const share = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, words)
+		SELECT 'did:plc:' || n, 'c', $1, %[1]s, %[1]s, 'post', $2, to_tsvector('simple', $1) FROM generate_series(1, 30) AS n`
 	p.exec(p.pool, fmt.Sprintf(share, "1"), "crowd", p.now)
 	p.exec(p.pool, fmt.Sprintf(share, "n"), "spread", p.now)
 	for _, statistics := range []bool{false, true} { // with statistics, the planner expects the right number
 		if statistics {
 			p.exec(p.pool, `ANALYZE`)
 		}
-		for text, want := range map[string]searched{"crowd": {places: map[int64]int{1: inPosts}}, "spread": {places: map[int64]int{}, other: inPosts}} {
+		for text, want := range map[string]searched{
+			"crowd": {places: map[int64]int{1: inPosts}}, "spread": {places: map[int64]int{}, other: inPosts},
+		} {
 			r := &reader{q: Query{Text: text}, limits: limits{few: 0, many: 10}}
 			require.NoError(t, r.read(t.Context(), p.pool, func() error { return r.readSearch(t.Context()) }))
 			require.Equal(t, want.places, r.text.places, text)

@@ -30,19 +30,27 @@ func TestRkeyAloneDecidesTheDay(t *testing.T) {
 	early := tid(now.Add(time.Hour))
 	share(t, pool, "did:early", early, "u", now, link.Card{})
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, now, 7*day))
-	for did, rkey := range map[string]string{"did:now": tid(now), "did:past": tid(now.Add(-30 * day)), "did:soon": tid(now.Add(2 * day)), "did:future": tid(now.Add(4*day + time.Hour)), "did:self": "self"} {
+	for did, rkey := range map[string]string{
+		"did:now": tid(now), "did:past": tid(now.Add(-30 * day)), "did:soon": tid(now.Add(2 * day)),
+		"did:future": tid(now.Add(4*day + time.Hour)), "did:self": "self",
+	} {
 		share(t, pool, did, rkey, "u", now.Add(-100*day), link.Card{})
 	}
 	const where = `SELECT did || ' ' || tableoid::regclass FROM shares ORDER BY did`
-	want := []string{"did:early shares_20260704_00", "did:future shares_ahead", "did:now shares_20260704_00", "did:past shares_default", "did:self shares_default", "did:soon shares_20260706_00"}
+	want := []string{
+		"did:early shares_20260704_00", "did:future shares_ahead", "did:now shares_20260704_00", "did:past shares_default",
+		"did:self shares_default", "did:soon shares_20260706_00",
+	}
 	require.Equal(t, want, column(t, pool, where))
 	for d := range 5 {
 		require.NoError(t, ranking.EnsureDays(t.Context(), pool, now.Add(time.Duration(d)*day), 7*day))
 	}
 	want[1] = "did:future shares_20260708_00"
 	require.Equal(t, want, column(t, pool, where))
-	require.Equal(t, []string{"2026-07-03 2026-07-11"}, column(t, pool, `SELECT min(begins)::date || ' ' || max(ends)::date FROM partitions WHERE parent = 'shares' AND NOT ahead`))
-	require.Equal(t, []string{"16"}, column(t, pool, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'links'::regclass`), "only the triggers of the foreign keys of shares, claims, merges, short links and cards: a dropped day must leave none")
+	require.Equal(t, []string{"2026-07-03 2026-07-11"}, column(t, pool,
+		`SELECT min(begins)::date || ' ' || max(ends)::date FROM partitions WHERE parent = 'shares' AND NOT ahead`))
+	require.Equal(t, []string{"16"}, column(t, pool, `SELECT count(*)::text FROM pg_trigger
+		WHERE tgrelid = 'links'::regclass`), "only the triggers of the foreign keys of shares, claims, merges, short links and cards: a dropped day must leave none")
 	for _, sql := range []string{
 		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('d', 'c', $1, 0, 0, 'post', now())`,
 		`UPDATE shares SET link_id = 0 WHERE rkey = $1`, `WITH k AS (SELECT $1::text) DELETE FROM links`,
@@ -64,7 +72,8 @@ func TestDaysAreMadeBesideWriters(t *testing.T) {
 	require.NoError(t, err)
 	defer worker.Rollback(context.Background()) // committed, or the test has failed
 	execute(t, worker, `INSERT INTO links (identity, url, site, first_seen) VALUES ('u', 'u', 's', now())`)
-	for _, next := range []string{`SELECT`, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'd', 'c', 'r', id, id, 'post', now() FROM links`} {
+	for _, next := range []string{`SELECT`, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'd', 'c', 'r', id, id, 'post', now() FROM links`} {
 		execute(t, worker, next)
 		require.ErrorIs(t, ranking.EnsureDays(t.Context(), pool, noon().Add(day), 7*day), schema.ErrBusy)
 	}
@@ -81,7 +90,9 @@ func TestStatementsOfALeavingPartitionSeeItsRows(t *testing.T) {
 	share(t, pool, "did:1", tid(noon()), "u", noon(), link.Card{})
 	execute(t, pool, `CREATE TABLE gone (did text)`)
 	drop := func() (bool, error) {
-		return schema.DropPartition(t.Context(), pool, "shares_20260704_00", func(q *pgx.Batch) { q.Queue(`INSERT INTO gone SELECT did FROM shares_20260704_00`) })
+		return schema.DropPartition(t.Context(), pool, "shares_20260704_00", func(q *pgx.Batch) {
+			q.Queue(`INSERT INTO gone SELECT did FROM shares_20260704_00`)
+		})
 	}
 	reader, err := pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -149,8 +160,10 @@ func TestShareRelationsAreCounted(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, ranking.EnsureDays(t.Context(), pool, time.Now(), 7*day))
-	const relations = `SELECT DISTINCT 1 + (SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(part)) FROM partitions WHERE parent = 'shares' AND NOT ahead`
-	require.Equal(t, []string{fmt.Sprint(ranking.ShareRelations(7*day) / schema.PartitionsOver(7*day, day))}, column(t, pool, `SELECT n::text FROM (`+relations+`) AS r (n)`))
+	const relations = `SELECT DISTINCT 1 + (SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(part)) FROM partitions
+		WHERE parent = 'shares' AND NOT ahead`
+	require.Equal(t, []string{fmt.Sprint(ranking.ShareRelations(7*day) / schema.PartitionsOver(7*day, day))},
+		column(t, pool, `SELECT n::text FROM (`+relations+`) AS r (n)`))
 }
 
 // TestLinkInUseStaysDue covers another transaction that uses a link while links expire. The link
@@ -159,9 +172,11 @@ func TestShareRelationsAreCounted(t *testing.T) {
 func TestLinkInUseStaysDue(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	_, err := pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT u, u, 's', now() FROM unnest(ARRAY['https://a.example/', 'https://b.example/']) AS u`)
+	_, err := pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT u, u, 's', now()
+		FROM unnest(ARRAY['https://a.example/', 'https://b.example/']) AS u`)
 	require.NoError(t, err)
-	_, err = pool.Exec(t.Context(), `INSERT INTO unshared_links (link_id, since) SELECT id, $1::timestamptz FROM links UNION ALL SELECT 7777, $1::timestamptz`, noon().Add(-2*day))
+	_, err = pool.Exec(t.Context(), `INSERT INTO unshared_links (link_id, since) SELECT id, $1::timestamptz FROM links UNION ALL
+		SELECT 7777, $1::timestamptz`, noon().Add(-2*day))
 	require.NoError(t, err)
 	rule := ranking.LinkRule{Now: noon(), Sharers: 5, Keep: day, Grace: day}
 	using, err := pool.Begin(t.Context())
@@ -176,7 +191,8 @@ func TestLinkInUseStaysDue(t *testing.T) {
 		return done
 	}
 	require.Equal(t, ranking.Expired{Examined: 2, Deleted: 1}, expired())
-	require.Equal(t, []string{"https://a.example/ 2026-07-02"}, column(t, pool, `SELECT l.url || ' ' || u.since::date FROM unshared_links AS u JOIN links AS l ON l.id = u.link_id`))
+	require.Equal(t, []string{"https://a.example/ 2026-07-02"}, column(t, pool,
+		`SELECT l.url || ' ' || u.since::date FROM unshared_links AS u JOIN links AS l ON l.id = u.link_id`))
 	require.Equal(t, ranking.Expired{}, expired(), "a link in use does not keep an expiry from ending")
 	require.NoError(t, using.Rollback(t.Context()))
 	require.Equal(t, ranking.Expired{Examined: 1, Deleted: 1}, expired())

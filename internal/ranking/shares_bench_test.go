@@ -72,9 +72,19 @@ func timed(b *testing.B, took map[string]time.Duration, name string, turn int, d
 
 func batchOf(turn, n int, now time.Time) (keys []schema.Key, shares []ranking.Share) {
 	for i := range n {
-		k := schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%024d", i), Rkey: syntax.NewTID(now.Add(-time.Duration(turn*n+i)*time.Second).UnixMicro(), 0).String()}
+		k := schema.Key{
+			Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%024d", i),
+			Rkey: syntax.NewTID(now.Add(-time.Duration(turn*n+i)*time.Second).UnixMicro(), 0).String(),
+		}
 		keys = append(keys, k)
-		shares = append(shares, ranking.Share{Key: k, Link: link.Link{Identity: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), URL: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), Site: "site.example"}, How: "post", SharedAt: now, StoredAt: now})
+		shares = append(shares, ranking.Share{
+			Key: k,
+			Link: link.Link{
+				Identity: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000),
+				URL:      fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), Site: "site.example",
+			},
+			How: "post", SharedAt: now, StoredAt: now,
+		})
 	}
 	return keys, shares
 }
@@ -86,6 +96,8 @@ func deletePosts(ctx context.Context, pool *pgxpool.Pool, keys []schema.Key, now
 		deletions[i] = schema.Deletion{Key: k, Rev: "3", At: now}
 	}
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		return schema.DeleteRecords(ctx, tx, deletions, schema.Projections{{Name: "links", Collections: []string{schema.PostCollection}, Tables: []string{"shares"}}})
+		return schema.DeleteRecords(ctx, tx, deletions, schema.Projections{{
+			Name: "links", Collections: []string{schema.PostCollection}, Tables: []string{"shares"},
+		}})
 	})
 }

@@ -50,8 +50,10 @@ type toldShare struct {
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	t.Helper()
 	ctx := t.Context()
-	rows, err := tx.Query(ctx, `SELECT did, how, named_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0), tsvector_to_array(words),
-       EXISTS (SELECT FROM records AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey), link_id, false FROM shares AS s`)
+	rows, err := tx.Query(ctx, `SELECT did, how, named_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''),
+		collection || '/' || rkey, coalesce(claim_id, 0), tsvector_to_array(words),
+       EXISTS (SELECT FROM records AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey), link_id, false
+       FROM shares AS s`)
 	require.NoError(t, err)
 	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[toldShare])
 	require.NoError(t, err)
@@ -63,7 +65,10 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	var author, post string
 	var links []int64
 	rows, _ = tx.Query(ctx, `SELECT did, rkey, links FROM subjects`)
-	_, err = pgx.ForEachRow(rows, []any{&author, &post, &links}, func() error { l.subjects[[2]string{author, post}] = slices.Clone(links); return nil })
+	_, err = pgx.ForEachRow(rows, []any{&author, &post, &links}, func() error {
+		l.subjects[[2]string{author, post}] = slices.Clone(links)
+		return nil
+	})
 	require.NoError(t, err)
 	l.hidden, l.members, l.sites = map[string]bool{}, map[string]map[string]bool{}, map[int64]string{}
 	l.identities = map[int64]string{}
@@ -113,7 +118,8 @@ func (l *story) readCopies(t *testing.T, tx pgx.Tx) {
 	}
 	originals := map[string]string{}
 	var key, of string
-	rows, _ := tx.Query(t.Context(), `SELECT did || ' ' || collection || '/' || rkey, of_did || ' ' || of_collection || '/' || of_rkey FROM copies`)
+	rows, _ := tx.Query(t.Context(), `SELECT did || ' ' || collection || '/' || rkey,
+		of_did || ' ' || of_collection || '/' || of_rkey FROM copies`)
 	_, err := pgx.ForEachRow(rows, []any{&key, &of}, func() error { originals[key] = of; return nil })
 	require.NoError(t, err)
 	for i := range l.shares {
@@ -136,7 +142,8 @@ func (l story) fold(q Query) []string {
 	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
 	found, by := l.found(q.Text), l.by(q)
 	for _, s := range l.shares {
-		counts := l.counts(s, q) && (q.Watch == "" || who[s.DID]) && (q.By == "" || by[s.Link]) && (q.Site == "" || l.sites[s.Link] == q.Site) && (q.Text == "" || found[s.Link])
+		counts := l.counts(s, q) && (q.Watch == "" || who[s.DID]) && (q.By == "" || by[s.Link]) &&
+			(q.Site == "" || l.sites[s.Link] == q.Site) && (q.Text == "" || found[s.Link])
 		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
 			if latest[s.Link] == nil {
 				latest[s.Link] = map[string]time.Time{}
@@ -197,7 +204,8 @@ func (l story) fold(q Query) []string {
 func (l story) counts(s toldShare, q Query) bool {
 	alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Named)
 	network := q.Network == BothNetworks || strings.HasPrefix(s.DID, "did:nostr:") == (q.Network == Nostr)
-	return alive && network && !s.Copied && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (len(q.Ways) == 0 || slices.Contains(q.Ways, s.How))
+	return alive && network && !s.Copied && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) &&
+		(len(q.Ways) == 0 || slices.Contains(q.Ways, s.How))
 }
 
 // by returns the links that the account of the query shares in the window.
@@ -254,11 +262,15 @@ func randomText(r *rand.Rand) (text string) {
 }
 
 func line(id int64, sharers int, speed float64, last time.Time, by []string, headline said) string {
-	return fmt.Sprintf("link %d: %d sharers, speed %.4f, last at %s by %s, %v", id, sharers, speed, last.UTC().Format(time.RFC3339Nano), by, headline)
+	return fmt.Sprintf("link %d: %d sharers, speed %.4f, last at %s by %s, %v", id, sharers, speed,
+		last.UTC().Format(time.RFC3339Nano), by, headline)
 }
 
 func randomQuery(r *rand.Rand, now time.Time) Query {
-	q := Query{At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)], Limit: []int{10, 30, 300}[r.IntN(3)]}
+	q := Query{
+		At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)],
+		Limit: []int{10, 30, 300}[r.IntN(3)],
+	}
 	if r.IntN(3) == 0 {
 		q.At = now.Add(time.Duration(r.IntN(int(10*time.Minute))) - 5*time.Minute).Truncate(time.Microsecond)
 	}
@@ -276,7 +288,10 @@ func randomQuery(r *rand.Rand, now time.Time) Query {
 		q.Site = fmt.Sprintf("site%d.example", r.IntN(3))
 	}
 	if r.IntN(3) == 0 {
-		q.Text = []string{"heron", "her", "the", "the owl", "seldom", "a", "b d2", "c", "d3", "never", "host1.example/", "host2.example/1", "example/7", "heron a", "page", "page 7"}[r.IntN(16)]
+		q.Text = []string{
+			"heron", "her", "the", "the owl", "seldom", "a", "b d2", "c", "d3", "never", "host1.example/", "host2.example/1",
+			"example/7", "heron a", "page", "page 7",
+		}[r.IntN(16)]
 	}
 	if r.IntN(5) == 0 {
 		q.By = historyDID(r.IntN(8))

@@ -24,7 +24,9 @@ func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, Link: link.Link{Identity: url, URL: url, Site: "site.example", Card: card}, How: "post", SharedAt: at}}, at)
+		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{
+			Key: k, Link: link.Link{Identity: url, URL: url, Site: "site.example", Card: card}, How: "post", SharedAt: at,
+		}}, at)
 	}))
 }
 
@@ -74,7 +76,9 @@ func TestDeletedPostsAndHiddenAccountsLeaveInTheirOwnTransaction(t *testing.T) {
 	require.Equal(t, []string{a + " 2"}, ranked(t, pool, now, time.Hour))
 
 	say := func(status string, at int64) {
-		_, err := apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:b", Status: status, At: time.Unix(at, 0)}}})
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{
+			DID: "did:plc:b", Status: status, At: time.Unix(at, 0),
+		}}})
 		require.NoError(t, err)
 	}
 	say("deactivated", 1)
@@ -113,8 +117,10 @@ func newCrowd(seed uint64, watched bool, now time.Time) *crowd {
 	shared := map[[2]int]bool{}
 	for i := range 1500 {
 		skew := random.Float64()
-		account, link := int(crowdAccounts*skew*skew), int(crowdLinks*skew*random.Float64()) // most shares are by a few accounts and of a few links
-		at := now.Add(time.Minute - time.Duration(random.IntN(90))*time.Minute)              // many have the same time, some are outside the window
+		// most shares are by a few accounts and of a few links
+		account, link := int(crowdAccounts*skew*skew), int(crowdLinks*skew*random.Float64())
+		// many have the same time, some are outside the window
+		at := now.Add(time.Minute - time.Duration(random.IntN(90))*time.Minute)
 		if seed%2 == 0 && shared[[2]int{account, link}] {
 			continue // equals the number of sharers, because no account is hidden
 		}
@@ -151,11 +157,13 @@ func (c *crowd) store(t *testing.T, pool *pgxpool.Pool) {
 	}))
 	var watch int64
 	if c.watched {
-		require.NoError(t, pool.QueryRow(t.Context(), `INSERT INTO watches (kind, target) VALUES ('account', 'did:plc:000') RETURNING id`).Scan(&watch))
+		require.NoError(t, pool.QueryRow(t.Context(),
+			`INSERT INTO watches (kind, target) VALUES ('account', 'did:plc:000') RETURNING id`).Scan(&watch))
 	}
 	for i := range crowdAccounts {
 		if c.hidden(i) {
-			execute(t, pool, `INSERT INTO accounts (did, status) VALUES ($1, 'takendown') ON CONFLICT (did) DO UPDATE SET status = excluded.status`, c.did(i))
+			execute(t, pool, `INSERT INTO accounts (did, status) VALUES ($1, 'takendown')
+				ON CONFLICT (did) DO UPDATE SET status = excluded.status`, c.did(i))
 		}
 		if c.watched && c.followed(i) {
 			execute(t, pool, `INSERT INTO watch_members (did, watch_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`, c.did(i), watch)
@@ -170,7 +178,8 @@ func (c *crowd) ranking() (lines []string) {
 	}
 	slices.SortFunc(lines, func(a, b string) int {
 		fa, fb := strings.Fields(a), strings.Fields(b)
-		return cmp.Or(len(c.sharers[fb[0]])-len(c.sharers[fa[0]]), strings.Compare(fb[2], fa[2]), strings.Compare(fb[0], fa[0])) // the links are stored in the order of their URLs
+		// the links are stored in the order of their URLs
+		return cmp.Or(len(c.sharers[fb[0]])-len(c.sharers[fa[0]]), strings.Compare(fb[2], fa[2]), strings.Compare(fb[0], fa[0]))
 	})
 	return lines
 }
@@ -216,7 +225,10 @@ func TestThousandsOfLinksByOneAccount(t *testing.T) {
 	add := func(did, rkey, page, title string) {
 		k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 		keys = append(keys, k)
-		shares = append(shares, ranking.Share{Key: k, Link: link.Link{Identity: page, URL: "https://" + page, Site: "site.example", Card: link.Card{Title: title}}, How: "post", SharedAt: now.Add(-time.Minute)})
+		shares = append(shares, ranking.Share{
+			Key: k, Link: link.Link{Identity: page, URL: "https://" + page, Site: "site.example", Card: link.Card{Title: title}},
+			How: "post", SharedAt: now.Add(-time.Minute),
+		})
 	}
 	for i := range many {
 		page := fmt.Sprintf("site.example/%d", i)
@@ -227,7 +239,9 @@ func TestThousandsOfLinksByOneAccount(t *testing.T) {
 		add(did, "1", "site.example/0", "True")
 		add(did, "2", "other.example", "Another")
 	}
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return ranking.ReplaceShares(t.Context(), tx, keys, shares, now) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return ranking.ReplaceShares(t.Context(), tx, keys, shares, now)
+	}))
 	top := func() (lines []string) {
 		p, err := ranking.Trending(t.Context(), pool, ranking.Query{At: now, Window: time.Hour, Limit: 3})
 		require.NoError(t, err)
@@ -247,7 +261,8 @@ func TestThousandsOfLinksByOneAccount(t *testing.T) {
 		_, err := ranking.Check(t.Context(), pool, func(d ranking.Difference) { require.Fail(t, d.String()) })
 		require.NoError(t, err)
 	}
-	shown := []string{"https://site.example/0 3 True", "https://other.example 2 Another", "https://site.example/999 1 False"} // the text that sorts last was stored last
+	// the text that sorts last was stored last
+	shown := []string{"https://site.example/0 3 True", "https://other.example 2 Another", "https://site.example/999 1 False"}
 	hidden := []string{"https://site.example/0 2 True", "https://other.example 2 Another"}
 	require.Equal(t, shown, top())
 	settle()

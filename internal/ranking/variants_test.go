@@ -25,7 +25,9 @@ func TestVariantsOfATitleAreOneCandidate(t *testing.T) {
 		{"the name of the site, and nobody leaves it out", []string{"False", "Heron returns – News", "Heron returns - The News"}, 1},
 		{"other names, and nobody leaves them out", []string{"False", "Heron returns – Herald", "Heron returns – Marsh"}, 0},
 		{"an ellipsis", []string{"False", "False", "Heron returns…", "Heron returns to the...", "Heron returns to the harbour"}, 4},
-		{"an ellipsis and a name", []string{"False", "False", "Heron returns to th…", "Heron returns to the harbour – Herald", "Heron returns to the harbour"}, 4},
+		{"an ellipsis and a name", []string{
+			"False", "False", "Heron returns to th…", "Heron returns to the harbour – Herald", "Heron returns to the harbour",
+		}, 4},
 		{"an ellipsis that belongs to the title", []string{"False", "And then the heron…", "And then the heron…"}, 1},
 		{"too little before the ellipsis", []string{"False", "False", "Live…", "Live…", "Live from the harbour"}, 0},
 		{"case", []string{"False", "False", "HERON RETURNS", "heron returns", "Heron Returns"}, 4},

@@ -24,7 +24,10 @@ type said struct {
 // same spelling.
 const historyClaims = `
 INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words, title_group) OVERRIDING SYSTEM VALUE
-SELECT *, array_to_tsvector(array_remove(ARRAY[lower(c.title), c.description], '')), CASE c.title WHEN 'B' THEN 100 + c.link_id % 4 WHEN 'C' THEN 200 END FROM (SELECT 10 * l.id + k, l.id, decode(md5(k::text), 'hex'), (ARRAY['http://', 'https://', 'https://www.'])[1 + k % 3] || l.id, 'site' || k % 3 || '.example',
+SELECT *, array_to_tsvector(array_remove(ARRAY[lower(c.title), c.description], '')), CASE c.title WHEN 'B'
+    THEN 100 + c.link_id % 4 WHEN 'C' THEN 200 END
+    FROM (SELECT 10 * l.id + k, l.id, decode(md5(k::text), 'hex'),
+        (ARRAY['http://', 'https://', 'https://www.'])[1 + k % 3] || l.id, 'site' || k % 3 || '.example',
        (ARRAY['', 'A', 'A', 'B', 'A', '', 'C', 'B', 'A', 'B'])[1 + k], (ARRAY['', '', 'd1', 'd2', 'd1', 'd3', '', 'd2', 'd3', ''])[1 + k],
        (ARRAY['', 'i1', '', 'i1', 'i2', 'i3', '', 'i2', 'i2', ''])[1 + k]
 FROM links AS l, generate_series(0, 9) AS k
@@ -39,7 +42,9 @@ func (l *story) readClaims(t *testing.T, tx pgx.Tx) {
 		var s said
 		rows, err := tx.Query(t.Context(), sql)
 		require.NoError(t, err)
-		_, err = pgx.ForEachRow(rows, []any{&id, &s.url, &s.site, &s.title, &s.description, &s.image, &s.from, &s.group}, func() error { all[id] = s; return nil })
+		_, err = pgx.ForEachRow(rows, []any{
+			&id, &s.url, &s.site, &s.title, &s.description, &s.image, &s.from, &s.group,
+		}, func() error { all[id] = s; return nil })
 		require.NoError(t, err)
 		return all
 	}
@@ -258,7 +263,8 @@ func TestWrongVotesAreFound(t *testing.T) {
 	}
 	exec(`INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 4) AS n`, now)
 	exec(historyClaims, nil)
-	exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id) SELECT 'did:plc:' || n, 'c', id::text, id, id, 'post', $1, 10 * id + n FROM links, generate_series(1, 3) AS n`, now)
+	exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)
+		SELECT 'did:plc:' || n, 'c', id::text, id, id, 'post', $1, 10 * id + n FROM links, generate_series(1, 3) AS n`, now)
 	differences := func() (lines []string) {
 		_, err := Count(t.Context(), pool, now)
 		require.NoError(t, err)
@@ -273,7 +279,10 @@ func TestWrongVotesAreFound(t *testing.T) {
 	exec(`UPDATE links SET title = 'False' WHERE id = 4`)
 	exec(`INSERT INTO walls VALUES (7)`)
 	lines := differences()
-	for _, begins := range []string{`link 1, sharer did:plc:2: kept {"did"`, `link 2: kept {"urls": 1`, `link 3: kept nothing, recounted {"urls": 1`, `link 4: kept {"url":`, `link 0: kept the wall 7, recounted nothing`} {
+	for _, begins := range []string{
+		`link 1, sharer did:plc:2: kept {"did"`, `link 2: kept {"urls": 1`, `link 3: kept nothing, recounted {"urls": 1`,
+		`link 4: kept {"url":`, `link 0: kept the wall 7, recounted nothing`,
+	} {
 		require.True(t, slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, begins) }), "%s: %v", begins, lines)
 	}
 	require.NoError(t, CountEverything(t.Context(), pool))

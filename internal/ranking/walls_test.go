@@ -62,7 +62,9 @@ func TestTitleOfThreePagesIsAWall(t *testing.T) {
 	want := []string{"a.example/0 True 0", "a.example/1 True 1", "a.example/1?page=2 ", "a.example/2 ", "b.example/1 Palun oodake..."}
 	require.Equal(t, want, p.headlines())
 	fetched := column(t, p.pool, `SELECT l.identity FROM cards AS c JOIN links AS l ON l.id = c.link_id ORDER BY 1`)
-	require.Equal(t, []string{"a.example/0", "a.example/1", "a.example/1?page=2", "a.example/2"}, fetched, "no post gives them a title, or they might have been one article")
+	require.Equal(t, []string{
+		"a.example/0", "a.example/1", "a.example/1?page=2", "a.example/2",
+	}, fetched, "no post gives them a title, or they might have been one article")
 	execute(t, p.pool, `DELETE FROM shares WHERE rkey = 'a.example-2'`)
 	require.Contains(t, p.headlines(), "a.example/0 Palun oodake...", "two pages are left")
 }

@@ -16,8 +16,10 @@ import (
 // deadLetter stores a dead letter and returns its path.
 func (r *rig) deadLetter(stage, state, cause, raw string) string {
 	r.T.Helper()
-	r.Exec(`INSERT INTO dead_letters (key, stage, state, collection, did, rkey, kind, cause, path, expected, received, last_cause, raw, raw_bytes, first_seen, last_seen)
-		SELECT sha256(convert_to($1 || $2 || $3 || $4, 'UTF8')), $1, $2, $3, $3, $3, CASE $1 WHEN 'job' THEN $3 END, $3, $3, $3, $3, $3, convert_to($4, 'UTF8'), length($4), $5, $5`,
+	r.Exec(`INSERT INTO dead_letters (key, stage, state, collection, did, rkey, kind, cause, path, expected, received, last_cause,
+		raw, raw_bytes, first_seen, last_seen)
+		SELECT sha256(convert_to($1 || $2 || $3 || $4, 'UTF8')), $1, $2, $3, $3, $3, CASE $1 WHEN 'job' THEN $3 END, $3, $3, $3, $3, $3,
+			convert_to($4, 'UTF8'), length($4), $5, $5`,
 		stage, state, cause, raw, r.Now.Add(-time.Hour))
 	var id int64
 	require.NoError(r.T, r.Pool.QueryRow(r.T.Context(), `SELECT max(id) FROM dead_letters`).Scan(&id))
@@ -58,15 +60,18 @@ func TestDeadLetterPageShowsHowToReplayIt(t *testing.T) {
 	r := newRig(t).asOps("")
 	address := r.deadLetter("commit", "open", "it is too long", `{"did":"x"}`+strings.Repeat(" y", 20000))
 	page := webtest.Text(webtest.Find(r.Parse(r.Get(address)), func(n *html.Node) bool { return n.Data == "main" })[0])
-	for _, want := range []string{"it is too long", `{"did":"x"} y`, "commit, permanent", "1 time: first 1 h ago", "40,011 bytes; only the beginning is shown",
+	for _, want := range []string{"it is too long", `{"did":"x"} y`, "commit, permanent", "1 time: first 1 h ago",
+		"40,011 bytes; only the beginning is shown",
 		"weir deadletter retry 1 ", "SELECT retry_dead_letter(1);", "SELECT dismiss_dead_letter(1);"} {
 		require.Contains(t, page, want)
 	}
 	require.Less(t, len(page), 20000, "only a part of the input may be shown")
 	for target, code := range map[string]int{
-		"/deadletters/2": http.StatusNotFound, "/deadletters/x": http.StatusNotFound, "/deadletters/99999999999999999999": http.StatusNotFound, "/deadletters/1/": http.StatusNotFound,
-		"/deadletters?stage=jobs": http.StatusBadRequest, "/deadletters?state=": http.StatusBadRequest, "/deadletters?stage=job&stage=job": http.StatusBadRequest,
-		"/deadletters?page=2": http.StatusBadRequest, "/deadletters?%zz": http.StatusBadRequest,
+		"/deadletters/2": http.StatusNotFound, "/deadletters/x": http.StatusNotFound,
+		"/deadletters/99999999999999999999": http.StatusNotFound, "/deadletters/1/": http.StatusNotFound,
+		"/deadletters?stage=jobs": http.StatusBadRequest, "/deadletters?state=": http.StatusBadRequest,
+		"/deadletters?stage=job&stage=job": http.StatusBadRequest,
+		"/deadletters?page=2":              http.StatusBadRequest, "/deadletters?%zz": http.StatusBadRequest,
 	} {
 		require.Equal(t, code, r.Do(http.MethodGet, target).Code, target)
 	}
@@ -97,7 +102,8 @@ func TestInputOfADeadLetterStaysText(t *testing.T) {
 			require.NotContains(t, page, "\x1b")
 		}
 	}
-	r.Exec(`INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('x', 'decode', '', '\x00ff1b80fe', 5, now(), now())`)
+	r.Exec(`INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen)
+		VALUES ('x', 'decode', '', '\x00ff1b80fe', 5, now(), now())`)
 	r.Audit(r.Get(fmt.Sprintf("/deadletters/%d", 2*len(webtest.HostileTexts())+1)))
 	r.Audit(r.Get("/deadletters"))
 	require.Zero(t, r.Log.Count())

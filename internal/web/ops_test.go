@@ -96,7 +96,10 @@ func TestProfilesAreBounded(t *testing.T) {
 func TestPagesForOperatorsHaveThePolicyAndAreReadOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t).asOps("")
-	for _, target := range []string{"/", "/livez", "/readyz", "/health", "/metrics", "/deadletters", "/deadletters/1", "/debug/pprof/", "/static/x/y", "/nowhere"} {
+	for _, target := range []string{
+		"/", "/livez", "/readyz", "/health", "/metrics", "/deadletters", "/deadletters/1", "/debug/pprof/", "/static/x/y",
+		"/nowhere",
+	} {
 		h := r.Do(http.MethodGet, target).Header()
 		require.Contains(t, h.Get("Content-Security-Policy"), "default-src 'none'", target)
 		require.Equal(t, "nosniff", h.Get("X-Content-Type-Options"), target)

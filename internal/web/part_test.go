@@ -24,7 +24,8 @@ func TestPageNeedsNoPart(t *testing.T) {
 	r.Audit(page)
 	require.Contains(t, webtest.Text(r.Parse(page)), "State of the stream Live · reading host.example · last event 30 s ago")
 	for _, target := range []string{
-		"/links/1", "/api/v1/trending", "/api/v1/trending/stream", "/records/a.b.c/did:plc:aaa/1", "/api/v1/records/a.b.c", "/api/v1/search?q=heron",
+		"/links/1", "/api/v1/trending", "/api/v1/trending/stream", "/records/a.b.c/did:plc:aaa/1", "/api/v1/records/a.b.c",
+		"/api/v1/search?q=heron",
 		"/xrpc/com.atproto.repo.getRecord", "/feed.atom", "/feed.json",
 	} {
 		rec := r.Do(http.MethodGet, target)

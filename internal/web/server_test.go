@@ -20,7 +20,9 @@ import (
 // startInMemory runs a server on connections in memory until the test ends.
 func startInMemory(t *testing.T, handler http.HandlerFunc) *webtest.Listener {
 	t.Helper()
-	return webtest.StartInMemory(t, NewServer(ServerConfig{Handler: handler, Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
+	return webtest.StartInMemory(t, NewServer(ServerConfig{
+		Handler: handler, Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	}))
 }
 
 // readUntilClosed reads until the server closes the connection. It returns how long

@@ -14,14 +14,22 @@ import (
 func TestInvalidHandleIsNotLinked(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]Person{
-		"alice.example":                    {Name: "@alice.example", Identified: true, Profile: "https://bsky.app/profile/alice.example", On: "Profile on Bluesky"},
-		"did:plc:z72i7hdynmk6r22z27h6tvur": {Name: "did:plc:z72i…tvur", Identified: true, Profile: "https://bsky.app/profile/did:plc:z72i7hdynmk6r22z27h6tvur", On: "Profile on Bluesky"},
-		"did:web:a.example":                {Name: "did:web:a.example", Identified: true, Profile: "https://bsky.app/profile/did:web:a.example", On: "Profile on Bluesky"},
-		"../../settings":                   {Name: "../../settings"},
-		"alice.example/../x":               {Name: "alice.example/../x"},
-		`a" onclick="x`:                    {Name: `a" onclick="x`},
-		"handle.invalid":                   {Name: "handle.invalid"}, // the network's placeholder for an invalid handle
-		"":                                 {},
+		"alice.example": {
+			Name: "@alice.example", Identified: true, Profile: "https://bsky.app/profile/alice.example", On: "Profile on Bluesky",
+		},
+		"did:plc:z72i7hdynmk6r22z27h6tvur": {
+			Name: "did:plc:z72i…tvur", Identified: true, Profile: "https://bsky.app/profile/did:plc:z72i7hdynmk6r22z27h6tvur",
+			On: "Profile on Bluesky",
+		},
+		"did:web:a.example": {
+			Name: "did:web:a.example", Identified: true, Profile: "https://bsky.app/profile/did:web:a.example",
+			On: "Profile on Bluesky",
+		},
+		"../../settings":     {Name: "../../settings"},
+		"alice.example/../x": {Name: "alice.example/../x"},
+		`a" onclick="x`:      {Name: `a" onclick="x`},
+		"handle.invalid":     {Name: "handle.invalid"}, // the network's placeholder for an invalid handle
+		"":                   {},
 	} {
 		require.Equal(t, want, new(Server).NewPerson(name), name)
 	}

@@ -20,7 +20,10 @@ type rig struct{ *webtest.Rig }
 // treePart is a part with an address of the API.
 func treePart() Part {
 	return Part{Images: "https://images.example/{did}/{cid}", Routes: func(*Server) []Route {
-		return []Route{{Pattern: "/api/v1/trees", Handler: func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, http.StatusOK, []string{"oak"}) }}}
+		return []Route{{
+			Pattern: "/api/v1/trees",
+			Handler: func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, http.StatusOK, []string{"oak"}) },
+		}}
 	}}
 }
 
@@ -66,7 +69,10 @@ func TestOnlyGETAndHEADAreAllowed(t *testing.T) {
 func TestUnknownPathsAreNotFound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for _, target := range []string{"/nowhere", "/index.html", "/static/page.css", "/static/0/page.css", "/fragment", "/api/v1/trees/x", "/templates/page.html"} {
+	for _, target := range []string{
+		"/nowhere", "/index.html", "/static/page.css", "/static/0/page.css", "/fragment", "/api/v1/trees/x",
+		"/templates/page.html",
+	} {
 		require.Equal(t, http.StatusNotFound, r.Do(http.MethodGet, target).Code, target)
 	}
 	require.JSONEq(t, `{"error":"There is nothing at this address: the start page is at /."}`,

@@ -70,7 +70,8 @@ func (r *fetching) works(id string) (stop func()) {
 	projections := schema.NewProjections(links.Projection())
 	_, err := projections.Register(r.t.Context(), r.pool)
 	require.NoError(r.t, err)
-	client, err := workers.New(workers.Config{Pool: r.pool, Projections: projections, ID: id, Stopping: stopping, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	client, err := workers.New(workers.Config{Pool: r.pool, Projections: projections, ID: id, Stopping: stopping,
+		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Features: []func(workers.Bundle) error{func(b workers.Bundle) error {
 			links.Add(b, links.Config{})
 			add(b, pages)
@@ -107,7 +108,10 @@ func (r *fetching) posted(accounts int, title string, pages ...string) {
 			r.n++
 			k := schema.Key{Collection: schema.PostCollection, DID: fmt.Sprint("did:plc:", a), Rkey: fmt.Sprintf("%06d", r.n)}
 			keys = append(keys, k)
-			shares = append(shares, ranking.Share{Key: k, Link: link.Link{Identity: l.Identity, URL: l.URL, Site: l.Site, Card: link.Card{Title: title}}, How: "post", SharedAt: time.Now().Add(-time.Minute)})
+			shares = append(shares, ranking.Share{
+				Key: k, Link: link.Link{Identity: l.Identity, URL: l.URL, Site: l.Site, Card: link.Card{Title: title}}, How: "post",
+				SharedAt: time.Now().Add(-time.Minute),
+			})
 		}
 	}
 	require.NoError(r.t, pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {
@@ -150,11 +154,14 @@ func TestPageThatFailsIsTriedFourTimes(t *testing.T) {
 	r.posted(2, "", "busy.example/a", "gone.example/a")
 	r.becomes(1, `SELECT count(*) FROM cards WHERE fetch_at IS NULL AND status = 'gone.example answers 404'`)
 	for n := 1; n < ranking.CardTries; n++ {
-		r.becomes(1, `SELECT count(*) FROM cards WHERE fetch_at > now() AND status = 'busy.example answers 503' AND tries = $1 AND NOT EXISTS (SELECT FROM card_fetches WHERE ended_at IS NULL)`, n)
+		r.becomes(1, `SELECT count(*) FROM cards
+			WHERE fetch_at > now() AND status = 'busy.example answers 503' AND tries = $1
+				AND NOT EXISTS (SELECT FROM card_fetches WHERE ended_at IS NULL)`, n)
 		r.execute(`UPDATE cards SET fetch_at = now() WHERE fetch_at IS NOT NULL`)
 		r.fetchesAgain()
 	}
-	r.becomes(1, `SELECT count(*) FROM cards WHERE fetch_at IS NULL AND tries = $1 AND NOT EXISTS (SELECT FROM card_fetches WHERE ended_at IS NULL)`, ranking.CardTries)
+	r.becomes(1, `SELECT count(*) FROM cards
+		WHERE fetch_at IS NULL AND tries = $1 AND NOT EXISTS (SELECT FROM card_fetches WHERE ended_at IS NULL)`, ranking.CardTries)
 	require.Len(t, r.web.Pages(), 1+ranking.CardTries)
 }
 
@@ -194,7 +201,8 @@ func TestManyArticlesLeadToOneLoginPage(t *testing.T) {
 	for n := range articles {
 		pages = append(pages, fmt.Sprint("paper.example/", n))
 	}
-	r.execute(`INSERT INTO card_fetches (link_id, started_at, ended_at) SELECT 0, now() - interval '20 minutes', now() FROM generate_series(1, $1)`, before)
+	r.execute(`INSERT INTO card_fetches (link_id, started_at, ended_at) SELECT 0, now() - interval '20 minutes', now()
+		FROM generate_series(1, $1)`, before)
 	for _, page := range pages {
 		r.posted(5, "Vote for "+page, page)
 	}
@@ -235,7 +243,8 @@ func TestFetchThatIsInterruptedIsNoTry(t *testing.T) {
 	stop := r.works("a")
 	r.posted(2, "", "slow.example/a")
 	<-asked
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM cards WHERE tries = 1 AND fetch_at > now()`), "a page must be fetched again if the process dies")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM cards
+		WHERE tries = 1 AND fetch_at > now()`), "a page must be fetched again if the process dies")
 	stop()
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM cards WHERE tries = 0 AND fetch_at <= now()`))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM card_fetches WHERE ended_at IS NOT NULL`))

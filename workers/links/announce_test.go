@@ -27,12 +27,16 @@ func TestOneProcessAnnouncesALink(t *testing.T) {
 	t.Cleanup(stop)
 	var clients []*workers.Client
 	for _, id := range []string{"a", "b", "c"} {
-		client := client(t, workers.Config{Pool: r.pool, Projections: registered(t, r.pool), ID: id, Registerer: prometheus.NewRegistry()}, Config{})
+		client := client(t, workers.Config{
+			Pool: r.pool, Projections: registered(t, r.pool), ID: id, Registerer: prometheus.NewRegistry(),
+		}, Config{})
 		require.NoError(t, client.Start(ctx))
 		clients = append(clients, client)
 	}
-	r.execute(`INSERT INTO links (identity, url, site, first_seen) VALUES ('a', 'https://a.example/', 'a.example', now()), ('b', 'https://b.example/', 'b.example', now())`)
-	const add = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:' || $1::int, 'c', $1::text, $2, $2, 'post', now())`
+	r.execute(`INSERT INTO links (identity, url, site, first_seen)
+		VALUES ('a', 'https://a.example/', 'a.example', now()), ('b', 'https://b.example/', 'b.example', now())`)
+	const add = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		VALUES ('did:plc:' || $1::int, 'c', $1::text, $2, $2, 'post', now())`
 	for link := 1; link <= 2; link++ {
 		for n := range 3 { // the second and the third share change the counts, but no top link
 			r.execute(add, 3*link+n, link)
@@ -41,7 +45,9 @@ func TestOneProcessAnnouncesALink(t *testing.T) {
 		for range 6 {
 			n, err := conn.WaitForNotification(t.Context())
 			require.NoError(t, err)
-			require.True(t, strings.HasSuffix(n.Payload, map[int]string{1: `"url" : "https://a.example/"}`, 2: `"url" : "https://b.example/"}`}[link]), n.Payload)
+			require.True(t, strings.HasSuffix(n.Payload, map[int]string{
+				1: `"url" : "https://a.example/"}`, 2: `"url" : "https://b.example/"}`,
+			}[link]), n.Payload)
 			windows[n.Payload]++
 		}
 		require.Len(t, windows, 6, "each window must be announced once")

@@ -108,11 +108,13 @@ func TestReleaseIsRepeatedAfterADeath(t *testing.T) {
 	_, err := v.pool.Exec(t.Context(), `
 WITH copied AS (
     INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
-    SELECT r.collection, r.did, r.rkey || '-' || n, r.rev, r.cid, r.created_at, r.record FROM records AS r, generate_series(1, $1) AS n WHERE r.rkey LIKE '%r0'
+    SELECT r.collection, r.did, r.rkey || '-' || n, r.rev, r.cid, r.created_at, r.record
+    FROM records AS r, generate_series(1, $1) AS n WHERE r.rkey LIKE '%r0'
     RETURNING collection, did, rkey, record
 )
 INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey)
-SELECT w.projection, c.collection, c.did, c.rkey, w.for_collection, w.for_did, w.for_rkey FROM copied AS c, waiting AS w WHERE w.rkey LIKE '%r0'`, releasedAtOnce)
+SELECT w.projection, c.collection, c.did, c.rkey, w.for_collection, w.for_did, w.for_rkey FROM copied AS c, waiting AS w
+WHERE w.rkey LIKE '%r0'`, releasedAtOnce)
 	require.NoError(t, err)
 	dying := crashpoint.Kill(t.Context(), 1, "projection: after its transaction") // of the first page of waiting records
 	err = v.checks.Work(dying, &river.Job[CheckSubjectsArgs]{JobRow: &rivertype.JobRow{}})
@@ -136,7 +138,8 @@ func TestChangedSubjectReleasesWhatADeathLeft(t *testing.T) {
 	v.project("b/r1")
 	require.Len(t, v.sharing(), 2)
 	v.execute(`DELETE FROM shares WHERE rkey = 'r1'`)
-	v.execute(`INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey) SELECT $1, $2, 'did:plc:b', 'r1', $3, 'did:plc:a', '1'`, v.w.Name(), repostCollection, schema.PostCollection)
+	v.execute(`INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey)
+		SELECT $1, $2, 'did:plc:b', 'r1', $3, 'did:plc:a', '1'`, v.w.Name(), repostCollection, schema.PostCollection)
 	v.execute(`INSERT INTO changed_subjects (did, collection, rkey) VALUES ('did:plc:a', $1, '1')`, schema.PostCollection)
 	v.run()
 	require.Empty(t, v.waiting())
@@ -150,7 +153,9 @@ func TestSubjectThatChangesTwice(t *testing.T) {
 	v := newVillage(t)
 	subject := postKey("did:plc:a", "3jzfcijpj2z2a")
 	edited := func(rev, url string) {
-		v.apply(schema.Batch{Writes: []schema.Write{{Key: subject, Rev: rev, CID: "c" + rev, CreatedAt: time.Now(), Record: []byte(`{"text":"` + url + `"}`)}}})
+		v.apply(schema.Batch{Writes: []schema.Write{{
+			Key: subject, Rev: rev, CID: "c" + rev, CreatedAt: time.Now(), Record: []byte(`{"text":"` + url + `"}`),
+		}}})
 		_, err := v.w.projected(t.Context(), []schema.Key{subject}, false, nil)
 		require.NoError(t, err)
 	}
@@ -190,7 +195,8 @@ func TestFetchRequestedByAClockAhead(t *testing.T) {
 func TestStrangersPostIsFetchedAgain(t *testing.T) {
 	t.Parallel()
 	v := newVillage(t)
-	deleted, edited, hidden, old := v.stranger(0, "https://a.example/"), v.stranger(1, "https://b.example/"), v.stranger(2, "https://c.example/"), v.stranger(3, "https://d.example/")
+	deleted, edited, hidden, old := v.stranger(0, "https://a.example/"), v.stranger(1, "https://b.example/"), v.stranger(2,
+		"https://c.example/"), v.stranger(3, "https://d.example/")
 	for i, subject := range []string{deleted, edited, hidden, old} {
 		v.repostsURI(fmt.Sprintf("r%d", i), subject)
 	}
@@ -208,7 +214,10 @@ func TestStrangersPostIsFetchedAgain(t *testing.T) {
 	v.run()
 	require.Equal(t, 2, v.asked())
 	require.NotContains(t, v.net.Calls(getPosts)[1].URIs, old, "a post whose link is in no ranking must not be fetched again")
-	require.Equal(t, []int{0, 0, 1, 0}, []int{v.counts("https://a.example/"), v.counts("https://b.example/"), v.counts("https://e.example/"), v.counts("https://c.example/")})
+	require.Equal(t, []int{0, 0, 1, 0}, []int{
+		v.counts("https://a.example/"), v.counts("https://b.example/"), v.counts("https://e.example/"),
+		v.counts("https://c.example/"),
+	})
 	require.Len(t, v.rows(`SELECT rkey FROM subjects WHERE NOT shown`), 2)
 	require.Len(t, v.waiting(), 2)
 	require.NoError(t, v.net.Reactivate(v.net.Accounts()[2].DID))
@@ -245,7 +254,10 @@ func TestFetchingSurvivesFailures(t *testing.T) {
 	for i := range 5 {
 		v.repostsURI(fmt.Sprintf("r%d", i), v.stranger(i, "https://news.example/"))
 	}
-	for _, kind := range []simnet.CallFaultKind{simnet.InternalError, simnet.BadGateway, simnet.TooMany, simnet.Forbidden, simnet.Severed, simnet.Malformed, simnet.Empty} {
+	for _, kind := range []simnet.CallFaultKind{
+		simnet.InternalError, simnet.BadGateway, simnet.TooMany, simnet.Forbidden, simnet.Severed, simnet.Malformed,
+		simnet.Empty,
+	} {
 		require.NoError(t, v.net.FailCalls(simnet.CallFault{Kind: kind, Endpoint: getPosts, Count: 2}), kind)
 		err := v.checks.Work(t.Context(), &river.Job[CheckSubjectsArgs]{JobRow: &rivertype.JobRow{}})
 		v.net.ClearCallFaults()
@@ -277,7 +289,9 @@ func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
 	deletes()
 	v.project("b/r1") // waits again, and no fetch is requested
 	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
-	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []link.Link{{Identity: v.news, URL: v.news, Site: "news.example"}}}}
+	fetched := []ranking.FetchedSubject{{
+		DueSubject: due[0], Shown: true, Links: []link.Link{{Identity: v.news, URL: v.news, Site: "news.example"}},
+	}}
 	linked, err := v.checks.store(t.Context(), fetched, time.Now())
 	require.NoError(t, err)
 	require.Empty(t, linked, "the row of the fetched post no longer exists")
@@ -289,7 +303,8 @@ func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
 	require.Empty(t, linked, "the fetch was requested again: this response may be older than a deletion")
 	v.execute(`DELETE FROM subjects`)
 
-	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ($1, 'app.bsky.feed.post', $2, now())`, did, rkey) // a fetch requested before the deletion
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at)
+		VALUES ($1, 'app.bsky.feed.post', $2, now())`, did, rkey) // a fetch requested before the deletion
 	v.run()
 	require.Equal(t, 1, v.asked())
 	require.Empty(t, v.sharing())
@@ -306,7 +321,9 @@ func TestStrangerWhoBecomesFollowed(t *testing.T) {
 	v.repostsURI("r1", subject)
 	v.run()
 	require.Equal(t, 1, v.counts(v.news))
-	v.apply(schema.Batch{Writes: []schema.Write{{Key: key, Rev: "1", CID: "c", CreatedAt: time.Now(), Record: []byte(`{"text":"` + v.news + `"}`)}}})
+	v.apply(schema.Batch{Writes: []schema.Write{{
+		Key: key, Rev: "1", CID: "c", CreatedAt: time.Now(), Record: []byte(`{"text":"` + v.news + `"}`),
+	}}})
 	_, err := v.w.projected(t.Context(), []schema.Key{key}, false, nil)
 	require.NoError(t, err)
 	v.later = time.Hour
@@ -323,7 +340,8 @@ func TestWholeNetworkFetchesNothing(t *testing.T) {
 	v.execute(`DELETE FROM watches`)
 	v.repostsURI("r1", v.stranger(0, v.news))
 	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
-	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', '1', now())`) // left from when accounts were followed
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at)
+		VALUES ('did:plc:x', 'app.bsky.feed.post', '1', now())`) // left from when accounts were followed
 	v.run()
 	require.Zero(t, v.asked())
 	require.Len(t, v.waiting(), 1)

@@ -58,7 +58,9 @@ func TestJobsOmitNewPostsThatShareNothing(t *testing.T) {
 
 	expired := plain("7", "2")
 	expired.Edit = true // its first revision is no longer stored
-	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{plain("1", "1"), plain("2", "2"), plain("4", "2"), plain("6", "1"), expired}}))
+	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{
+		plain("1", "1"), plain("2", "2"), plain("4", "2"), plain("6", "1"), expired,
+	}}))
 	require.Equal(t, []string{"did:plc:a/2", "did:plc:a/4", "did:plc:a/7"}, a.named())
 	a.forget()
 

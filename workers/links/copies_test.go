@@ -104,7 +104,8 @@ func TestCopyOfARepost(t *testing.T) {
 	c.reposts("b/r1", "a/1")
 	c.project("a/1", "b/r1")
 	c.event(note, "1", c.news)
-	c.event(repost, "1", "", []string{"e", note.Rkey}, []string{"p", note.DID[len("did:nostr:"):]}, []string{"proxy", c.uri("b/r1"), "atproto"})
+	c.event(repost, "1", "", []string{"e", note.Rkey}, []string{"p", note.DID[len("did:nostr:"):]},
+		[]string{"proxy", c.uri("b/r1"), "atproto"})
 	c.event(article, "1", c.news, []string{"proxy", c.uri("a/1"), "web"})
 	c.work(note, repost, article)
 	c.counted()
@@ -123,7 +124,8 @@ func TestCopyOfARepost(t *testing.T) {
 	require.NoError(t, err)
 	c.check(w)
 	require.Equal(t, []string{repost.Rkey}, c.rows(`SELECT rkey FROM copies`))
-	_, err = c.pool.Exec(t.Context(), `DELETE FROM records WHERE collection = 'nostr.6'; DELETE FROM shares WHERE collection = 'nostr.6'; UPDATE copies SET checked_at = now() - interval '3 days'`)
+	_, err = c.pool.Exec(t.Context(), `DELETE FROM records WHERE collection = 'nostr.6'; DELETE FROM shares
+		WHERE collection = 'nostr.6'; UPDATE copies SET checked_at = now() - interval '3 days'`)
 	require.NoError(t, err)
 	c.check(w)
 	require.Empty(t, c.rows(`SELECT rkey FROM copies`), "the row of a copy that no share needs must be deleted")

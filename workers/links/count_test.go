@@ -23,12 +23,16 @@ func TestOneOfTheWorkersCounts(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
 	for _, id := range []string{"a", "b"} {
-		client := client(t, workers.Config{Pool: r.pool, Projections: registered(t, r.pool), ID: id, Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"process": id}, registry)}, Config{announced: announceInterval})
+		client := client(t, workers.Config{
+			Pool: r.pool, Projections: registered(t, r.pool), ID: id,
+			Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"process": id}, registry),
+		}, Config{announced: announceInterval})
 		require.NoError(t, client.Start(ctx))
 		clients = append(clients, client)
 	}
 	r.execute(`INSERT INTO links (identity, url, site, first_seen) VALUES ('a.example', 'https://a.example/', 'a.example', now())`)
-	const add = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', id, id, 'post', now() FROM links, generate_series($1::int, $2) AS n`
+	const add = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:' || n, 'c', 'r', id, id, 'post', now() FROM links, generate_series($1::int, $2) AS n`
 	r.execute(add, 1, 2)
 	r.becomes(2, `SELECT coalesce(max(in_1h), 0) FROM link_counts`)
 	r.execute(add, 3, 20)

@@ -27,14 +27,16 @@ func fillDay(b *testing.B, pool *pgxpool.Pool, day time.Time, posts, links int) 
 	b.Helper()
 	require.NoError(b, schema.EnsurePostPartitions(b.Context(), pool, day.Add(18*time.Hour), 24*time.Hour))
 	require.NoError(b, ranking.EnsureDays(b.Context(), pool, day.Add(18*time.Hour), 7*24*time.Hour))
-	const minutes = `(SELECT i, $1::timestamptz + i * interval '1 minute' AS at, tid_floor($1::timestamptz + i * interval '1 minute') AS rkey FROM generate_series(0, 1439) AS i OFFSET 0) AS m`
+	const minutes = `(SELECT i, $1::timestamptz + i * interval '1 minute' AS at,
+		tid_floor($1::timestamptz + i * interval '1 minute') AS rkey FROM generate_series(0, 1439) AS i OFFSET 0) AS m`
 	const ofDay = `l.first_seen >= $1 AND l.first_seen < $1::timestamptz + interval '1 day'`
 	for _, fill := range []struct {
 		sql  string
 		rows int
 	}{{`
 INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
-SELECT 'app.bsky.feed.post', 'did:plc:' || left(md5(n::text), 24), m.rkey, m.rkey, 'bafyreib2rxk3rw6putwqhwjxsz3vb5cmvdmxdqbyv5kmcqzhz5j2bclvqq',
+SELECT 'app.bsky.feed.post', 'did:plc:' || left(md5(n::text), 24), m.rkey, m.rkey,
+    'bafyreib2rxk3rw6putwqhwjxsz3vb5cmvdmxdqbyv5kmcqzhz5j2bclvqq',
        m.at + interval '1 minute' * random(), jsonb_build_object('text', repeat(md5(n::text), 4), 'createdAt', m.at)
 FROM generate_series(1, $2::int) AS n
 JOIN ` + minutes + ` ON m.i = n % 1440`, posts}, {`
@@ -42,16 +44,20 @@ INSERT INTO tombstones (collection, did, rkey, rev, deleted_at)
 SELECT 'app.bsky.feed.post', 'did:plc:' || n, to_char($1::timestamptz, 'YYYYMMDD'), 'r', $1::timestamptz + interval '1 day' * random()
 FROM generate_series(1, $2::int / 20) AS n`, posts}, {`
 INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey, since)
-SELECT 'links', 'app.bsky.feed.repost', 'did:plc:' || n, to_char($1::timestamptz, 'YYYYMMDD'), 'app.bsky.feed.post', 'did:plc:' || n, 's', $1::timestamptz + interval '1 day' * random()
+SELECT 'links', 'app.bsky.feed.repost', 'did:plc:' || n, to_char($1::timestamptz, 'YYYYMMDD'), 'app.bsky.feed.post',
+    'did:plc:' || n, 's', $1::timestamptz + interval '1 day' * random()
 FROM generate_series(1, $2::int / 50) AS n`, posts}, {`
 INSERT INTO links (identity, url, site, first_seen)
 SELECT u.url, u.url, 'site.example', $1::timestamptz + u.n * interval '1 day' / $2::int
-FROM (SELECT n, 'https://' || md5(n::text) || '.example/' || to_char($1::timestamptz, 'YYYY/MM/DD/') || n AS url FROM generate_series(0, $2::int - 1) AS n) AS u`, links}, {`
+FROM (SELECT n, 'https://' || md5(n::text) || '.example/' || to_char($1::timestamptz, 'YYYY/MM/DD/') || n AS url
+    FROM generate_series(0, $2::int - 1) AS n) AS u`, links}, {`
 INSERT INTO claims (link_id, hash, url, site, title, description, words)
-SELECT l.id, decode(md5(l.id::text), 'hex'), l.url, l.site, repeat('title ', 8), repeat('description ', 12), array_to_tsvector(ARRAY['title', 't' || l.id % ($2 / 20), 'u' || l.id % 7])
+SELECT l.id, decode(md5(l.id::text), 'hex'), l.url, l.site, repeat('title ', 8), repeat('description ', 12),
+    array_to_tsvector(ARRAY['title', 't' || l.id % ($2 / 20), 'u' || l.id % 7])
 FROM links AS l WHERE ` + ofDay, links}, {`
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words)
-SELECT 'did:plc:' || left(md5((l.id * 7 + n.nth)::text), 24), 'app.bsky.feed.post', m.rkey, l.id, l.id, 'post', m.at, m.at, c.id, array_to_tsvector(ARRAY['p' || l.id % ($2 / 20), 'q' || n.nth])
+SELECT 'did:plc:' || left(md5((l.id * 7 + n.nth)::text), 24), 'app.bsky.feed.post', m.rkey, l.id, l.id, 'post', m.at, m.at, c.id,
+    array_to_tsvector(ARRAY['p' || l.id % ($2 / 20), 'q' || n.nth])
 FROM links AS l
 JOIN claims AS c ON c.link_id = l.id
 JOIN ` + minutes + ` ON m.i = l.id % 1440,
@@ -62,7 +68,8 @@ SELECT s.did, s.collection, s.rkey, ARRAY[s.link_id], $1
 FROM links AS l JOIN shares AS s ON s.link_id = l.id
 WHERE ` + ofDay + ` AND l.id % 5 = 0 AND $2 > 0`, links}, {`
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_collection, subject_rkey)
-SELECT 'did:plc:' || left(md5(s.did || 'r'), 24), 'app.bsky.feed.repost', s.rkey, s.link_id, s.link_id, 'repost', s.shared_at, s.stored_at, s.did, s.collection, s.rkey
+SELECT 'did:plc:' || left(md5(s.did || 'r'), 24), 'app.bsky.feed.repost', s.rkey, s.link_id, s.link_id, 'repost', s.shared_at,
+    s.stored_at, s.did, s.collection, s.rkey
 FROM links AS l JOIN shares AS s ON s.link_id = l.id
 WHERE ` + ofDay + ` AND l.id % 5 = 0 AND $2 > 0`, links}, {`
 INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey, checked_at)
@@ -75,7 +82,8 @@ FROM links AS l JOIN shares AS s ON s.link_id = l.id
 WHERE ` + ofDay + ` AND l.id % 50 = 0 AND s.how = 'post' AND $2 > 0`, links}} {
 		_, err := pool.Exec(b.Context(), fill.sql, day, fill.rows)
 		require.NoError(b, err)
-		_, err = pool.Exec(b.Context(), `ANALYZE links, claims`) // otherwise the planner expects no links of this day, and reads all shares for each link
+		// otherwise the planner expects no links of this day, and reads all shares for each link
+		_, err = pool.Exec(b.Context(), `ANALYZE links, claims`)
 		require.NoError(b, err)
 	}
 }
@@ -105,7 +113,10 @@ func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string,
 	g.Go(timed(&consumer, func(tx pgx.Tx, n int) error {
 		batch := schema.Batch{Deletions: []schema.Deletion{{Key: postKey(fmt.Sprint("did:", name, n-1), rkey), Rev: "2", At: now}}}
 		for i := range 100 {
-			batch.Writes = append(batch.Writes, schema.Write{Key: postKey(fmt.Sprint("did:", name, n), rkey+fmt.Sprint(i)), Rev: "1", CreatedAt: now, Record: []byte(`{"text":"x"}`)})
+			batch.Writes = append(batch.Writes, schema.Write{
+				Key: postKey(fmt.Sprint("did:", name, n), rkey+fmt.Sprint(i)), Rev: "1", CreatedAt: now,
+				Record: []byte(`{"text":"x"}`),
+			})
 		}
 		_, err := batch.Apply(b.Context(), tx, lease, false)
 		return err
@@ -116,7 +127,14 @@ func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string,
 		for i := range 20 {
 			key := postKey(fmt.Sprintf("did:%s%06d", name, n), rkey+fmt.Sprintf("%02d", i))
 			keys = append(keys, key)
-			shares = append(shares, ranking.Share{Key: key, Link: link.Link{Identity: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), URL: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000)}, How: "post", SharedAt: now})
+			shares = append(shares, ranking.Share{
+				Key: key,
+				Link: link.Link{
+					Identity: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000),
+					URL:      fmt.Sprintf("https://new.example/%d", (n*20+i)%5000),
+				},
+				How: "post", SharedAt: now,
+			})
 		}
 		return ranking.ReplaceShares(b.Context(), tx, keys, shares, now)
 	}))
@@ -175,7 +193,9 @@ func BenchmarkExpireDay(b *testing.B) {
 		require.NoError(b, w.Run(b.Context(), now))
 		b.ReportMetric(milliseconds(time.Since(at)), "nothing-due-ms")
 		at = time.Now()
-		for _, sql := range []string{`DELETE FROM shares WHERE link_id IN (SELECT id FROM links WHERE first_seen >= $1 AND first_seen < $2)`, `DELETE FROM links WHERE first_seen >= $1 AND first_seen < $2`} {
+		for _, sql := range []string{`DELETE FROM shares
+			WHERE link_id IN (SELECT id FROM links WHERE first_seen >= $1 AND first_seen < $2)`, `DELETE FROM links
+			WHERE first_seen >= $1 AND first_seen < $2`} {
 			_, err = pool.Exec(b.Context(), sql, first.AddDate(0, 0, 1), first.AddDate(0, 0, 2))
 			require.NoError(b, err)
 		}

@@ -28,7 +28,8 @@ func finishJobs(b *testing.B, pool *pgxpool.Pool, day time.Time, posts int) {
 	b.Helper()
 	_, err := pool.Exec(b.Context(), `
 INSERT INTO river_job (args, kind, max_attempts, queue, state, created_at, scheduled_at, attempted_at, finalized_at)
-SELECT jsonb_build_object('posts', array_fill('did:plc:ewvi7nxzyoun6zhxrhs64oiz/3mptbyqhi7s2f'::text, ARRAY[100])), 'process_posts', 25, 'process', 'completed', at, at, at, at + interval '1 second'
+SELECT jsonb_build_object('posts', array_fill('did:plc:ewvi7nxzyoun6zhxrhs64oiz/3mptbyqhi7s2f'::text, ARRAY[100])),
+    'process_posts', 25, 'process', 'completed', at, at, at, at + interval '1 second'
 FROM (SELECT $1::timestamptz + n * interval '1 day' * 100 / $2::int AS at FROM generate_series(1, $2::int / 100) AS n) AS n`, day, posts)
 	require.NoError(b, err)
 }
@@ -104,7 +105,9 @@ func BenchmarkExpireTenDays(b *testing.B) {
 		b.StopTimer()
 		pool := schematest.New(b)
 		w := expirer(b, pool, Retention{}, workers.Retention{})
-		subjects := &CheckSubjects{pool: pool, log: slog.New(slog.DiscardHandler), links: worker(pool), patience: time.Minute, waitAtMost: waitingRows}
+		subjects := &CheckSubjects{
+			pool: pool, log: slog.New(slog.DiscardHandler), links: worker(pool), patience: time.Minute, waitAtMost: waitingRows,
+		}
 		first := time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)
 		sizes := map[int]map[string]float64{}
 		for d := range days {
@@ -117,7 +120,8 @@ func BenchmarkExpireTenDays(b *testing.B) {
 			_, err := pool.Exec(b.Context(), `VACUUM ANALYZE`) // a day of autovacuum
 			require.NoError(b, err)
 			sizes[d+1] = tableSizes(b, pool)
-			b.Logf("day %2d: filled in %.1f s, counted in %.1f s, expired in %.1f s, of %.1f s; MB: %s", d+1, filled.Seconds(), counted.Seconds(), expired.Seconds(), time.Since(began).Seconds(), megabytes(sizes[d+1]))
+			b.Logf("day %2d: filled in %.1f s, counted in %.1f s, expired in %.1f s, of %.1f s; MB: %s", d+1, filled.Seconds(),
+				counted.Seconds(), expired.Seconds(), time.Since(began).Seconds(), megabytes(sizes[d+1]))
 		}
 		for _, table := range slices.Sorted(maps.Keys(sizes[days])) {
 			since := settled

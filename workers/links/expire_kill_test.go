@@ -22,13 +22,16 @@ import (
 const seedExpiry = `
 INSERT INTO records (collection, did, rkey, rev, cid, created_at, indexed_at, record)
 SELECT collection, did, rkey, rev, cid, at, at, record FROM (
-SELECT 'app.bsky.feed.post', 'did:plc:seed' || n, tid_floor($1::timestamptz + n * interval '20 minutes'), 'r', 'c', $1::timestamptz + n * interval '20 minutes', '{}'::jsonb::jsonb
+SELECT 'app.bsky.feed.post', 'did:plc:seed' || n, tid_floor($1::timestamptz + n * interval '20 minutes'), 'r', 'c',
+    $1::timestamptz + n * interval '20 minutes', '{}'::jsonb::jsonb
 FROM generate_series(1, 200) AS n
 UNION ALL
-SELECT 'app.bsky.feed.post', 'did:plc:seed', 'late' || n, 'r', 'c', now() - CASE WHEN n % 10 = 0 THEN interval '1 hour' ELSE interval '5 days' END, '{}'::jsonb
+SELECT 'app.bsky.feed.post', 'did:plc:seed', 'late' || n, 'r', 'c', now() - CASE WHEN n % 10 = 0 THEN interval '1 hour'
+    ELSE interval '5 days' END, '{}'::jsonb
 FROM generate_series(1, 1500) AS n
 UNION ALL
-SELECT 'app.example.other', 'did:plc:seed', 'other' || n, 'r', 'c', now() - CASE WHEN n % 10 = 0 THEN interval '1 hour' ELSE interval '5 days' END, '{}'::jsonb
+SELECT 'app.example.other', 'did:plc:seed', 'other' || n, 'r', 'c', now() - CASE WHEN n % 10 = 0 THEN interval '1 hour'
+    ELSE interval '5 days' END, '{}'::jsonb
 FROM generate_series(1, 1500) AS n
 UNION ALL
 SELECT 'app.bsky.feed.post', 'did:plc:gone', 'gone' || n, 'r', 'c', now(), '{}'::jsonb
@@ -39,7 +42,8 @@ INSERT INTO accounts (did, status, status_at) VALUES ('did:plc:gone', 'deleted',
 
 INSERT INTO links (identity, url, site, first_seen)
 SELECT 'https://' || kind || '.example/' || n, 'https://' || kind || '.example/' || n, 's', now() - interval '20 days'
-FROM (VALUES ('due', 1500), ('was-kept', 100), ('kept', 100), ('kept-odd', 100), ('four', 100), ('fell', 100), ('shared-again', 100), ('new', 100)) AS k (kind, many),
+FROM (VALUES ('due', 1500), ('was-kept', 100), ('kept', 100), ('kept-odd', 100), ('four', 100), ('fell', 100),
+    ('shared-again', 100), ('new', 100)) AS k (kind, many),
      generate_series(1, many) AS n;
 
 -- due: without shares for two days; was-kept: until the day before yesterday.
@@ -48,17 +52,21 @@ INSERT INTO unshared_links SELECT id, now() - interval '2 days' FROM links WHERE
 
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, stored_at)
 SELECT CASE WHEN i = 5 AND k.kind = 'fell' THEN 'did:plc:gone' ELSE 'did:plc:seed' || i END, 'app.bsky.feed.post',
-       CASE k.kind WHEN 'kept-odd' THEN 'odd' || l.id || '.' || i ELSE tid_floor(a.at + (l.id * 10 + i) * interval '1 microsecond') END, l.id, l.id, 'post', a.at, a.at
+       CASE k.kind WHEN 'kept-odd' THEN 'odd' || l.id || '.' || i
+           ELSE tid_floor(a.at + (l.id * 10 + i) * interval '1 microsecond') END, l.id, l.id, 'post', a.at, a.at
 FROM (VALUES ('kept', 5), ('kept-odd', 5), ('four', 4), ('fell', 5), ('shared-again', 3), ('new', 2)) AS k (kind, sharers)
 JOIN links AS l ON l.url LIKE 'https://' || k.kind || '.%',
      generate_series(1, sharers) AS i
-CROSS JOIN LATERAL (SELECT CASE WHEN k.kind = 'new' OR k.kind = 'shared-again' AND i = 1 THEN now() - interval '1 hour' ELSE $1::timestamptz + l.id % 3 * interval '1 day' END) AS a (at);
+CROSS JOIN LATERAL (SELECT CASE WHEN k.kind = 'new' OR k.kind = 'shared-again' AND i = 1 THEN now() - interval '1 hour'
+    ELSE $1::timestamptz + l.id % 3 * interval '1 day' END) AS a (at);
 
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
-SELECT 'did:plc:gone', 'app.bsky.feed.post', 'gone' || row_number() OVER (), id, id, 'post', now() FROM links WHERE url LIKE 'https://due.%';
+SELECT 'did:plc:gone', 'app.bsky.feed.post', 'gone' || row_number() OVER (), id, id, 'post', now() FROM links
+WHERE url LIKE 'https://due.%';
 
 INSERT INTO tombstones (collection, did, rkey, rev, deleted_at)
-SELECT 'app.bsky.feed.post', 'did:plc:seed', 'deleted' || n, 'r', now() - CASE WHEN n % 10 = 0 THEN interval '6 days' ELSE interval '10 days' END
+SELECT 'app.bsky.feed.post', 'did:plc:seed', 'deleted' || n, 'r', now() - CASE WHEN n % 10 = 0 THEN interval '6 days'
+    ELSE interval '10 days' END
 FROM generate_series(1, 1500) AS n`
 
 // survivors are the rows that retention keeps, computed from the rows stored before any expiry:
@@ -116,7 +124,8 @@ func TestKilledInExpiry(t *testing.T) {
 	want := rows(survivors)
 	kills := 0
 	for err := context.Canceled; err != nil; kills++ {
-		w := expirer(t, pool, Retention{}, workers.Retention{}, collection.Entry{Pattern: schema.PostCollection, Retention: day}, collection.Entry{Pattern: "app.example.*", Retention: day})
+		w := expirer(t, pool, Retention{}, workers.Retention{}, collection.Entry{Pattern: schema.PostCollection, Retention: day},
+			collection.Entry{Pattern: "app.example.*", Retention: day})
 		err = w.Run(crashpoint.Kill(t.Context(), 1+kills, "expiry: before a batch"), now)
 		if err != nil {
 			require.ErrorIs(t, err, context.Canceled)

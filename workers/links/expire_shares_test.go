@@ -37,10 +37,12 @@ func tid(at time.Time, n int) string { return syntax.NewTID(at.UnixMicro()+int64
 func storedLedger(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `
-		SELECT concat_ws(' ', url, coalesce(kept_sharers, 0), coalesce(extract(epoch FROM kept_at)::bigint, 0), coalesce(extract(epoch FROM since)::bigint, 0))
+		SELECT concat_ws(' ', url, coalesce(kept_sharers, 0), coalesce(extract(epoch FROM kept_at)::bigint, 0),
+			coalesce(extract(epoch FROM since)::bigint, 0))
 		FROM links LEFT JOIN unshared_links ON link_id = id
 		UNION ALL
-		SELECT concat_ws(' ', url, did, rkey, extract(epoch FROM shared_at)::bigint, extract(epoch FROM stored_at)::bigint) FROM shares JOIN links ON id = link_id
+		SELECT concat_ws(' ', url, did, rkey, extract(epoch FROM shared_at)::bigint, extract(epoch FROM stored_at)::bigint) FROM shares
+		JOIN links ON id = link_id
 		UNION ALL
 		SELECT 'leaving ' || part || ' ' || link_id FROM leaving_links`)
 	require.NoError(t, err)
@@ -93,7 +95,10 @@ func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 			keep := Retention{KeepSharers: 3, Shares: 30 * time.Hour, Links: 50 * time.Hour, Grace: 20 * time.Hour}
 			now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 			w := expirer(t, pool, keep, workers.Retention{})
-			truth := &shareModel{keep: keep, oldest: now.Add(-oneDay), shares: map[modelKey]modelShare{}, links: map[string]*modelLink{}, hidden: map[string]bool{}, followed: map[string]bool{}}
+			truth := &shareModel{
+				keep: keep, oldest: now.Add(-oneDay), shares: map[modelKey]modelShare{}, links: map[string]*modelLink{},
+				hidden: map[string]bool{}, followed: map[string]bool{},
+			}
 			require.NoError(t, w.Run(t.Context(), now))
 			truth.expire(now)
 			kept, gone, n := 0, 0, 0
@@ -134,13 +139,16 @@ func sharedBy(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at tim
 	t.Helper()
 	for i := from; i <= to; i++ {
 		key := postKey(fmt.Sprintf("did:%d", i), tid(at, int(crc32.ChecksumIEEE([]byte(url))%1_000_000)*10+i))
-		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: url, URL: url}, How: "post", SharedAt: at, StoredAt: at}}, at))
+		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{
+			Key: key, Link: link.Link{Identity: url, URL: url}, How: "post", SharedAt: at, StoredAt: at,
+		}}, at))
 	}
 }
 
 func linkNames(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `SELECT url || ' ' || coalesce(kept_sharers, 0) || ' ' || (SELECT count(*) FROM shares WHERE link_id = id) FROM links ORDER BY url`)
+	rows, err := pool.Query(t.Context(), `SELECT url || ' ' || coalesce(kept_sharers, 0) || ' ' || (SELECT count(*) FROM shares
+		WHERE link_id = id) FROM links ORDER BY url`)
 	require.NoError(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
@@ -185,16 +193,22 @@ func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
 	require.NoError(t, err)
 
 	until(monday.Add(29 * time.Hour))
-	require.Equal(t, []string{"bare 0 0", "five 0 5", "four 0 4", "later 0 3", "nine 0 1", "over two days 0 5", "taken back 0 4"}, linkNames(t, pool), "a link without shares has a day of grace")
+	require.Equal(t, []string{
+		"bare 0 0", "five 0 5", "four 0 4", "later 0 3", "nine 0 1", "over two days 0 5", "taken back 0 4",
+	}, linkNames(t, pool), "a link without shares has a day of grace")
 	until(monday.Add(30 * time.Hour))
 	require.Equal(t, []string{"five 0 5", "four 0 4", "later 0 3", "nine 0 1", "over two days 0 5", "taken back 0 4"}, linkNames(t, pool))
 	until(monday.Add(8*day - time.Hour))
-	require.Equal(t, []string{"five 0 5", "four 0 4", "later 0 3", "nine 0 1", "over two days 0 5", "taken back 0 4"}, linkNames(t, pool), "the day has not expired")
+	require.Equal(t, []string{
+		"five 0 5", "four 0 4", "later 0 3", "nine 0 1", "over two days 0 5", "taken back 0 4",
+	}, linkNames(t, pool), "the day has not expired")
 	until(monday.Add(8 * day))
 	require.Equal(t, []string{"five 5 0", "four 0 0", "later 0 1", "nine 0 0", "over two days 5 2", "taken back 0 0"}, linkNames(t, pool))
 	sharedBy(t, pool, "four", 9, 9, now)
 	until(monday.Add(9*day + time.Hour))
-	require.Equal(t, []string{"five 5 0", "four 0 1", "later 0 0", "over two days 5 0"}, linkNames(t, pool), "the link was shared again within its day of grace")
+	require.Equal(t, []string{
+		"five 5 0", "four 0 1", "later 0 0", "over two days 5 0",
+	}, linkNames(t, pool), "the link was shared again within its day of grace")
 	until(monday.Add(18*day - time.Hour))
 	require.Equal(t, []string{"five 5 0", "over two days 5 0"}, linkNames(t, pool))
 	until(monday.Add(19*day + 7*time.Hour)) // ten days, a day of grace, and the time until expiry runs
@@ -212,9 +226,11 @@ func TestTenDaysOfSharesStayTheSameSize(t *testing.T) {
 	sizes := map[int]string{}
 	for d := 1; d <= 13; d++ {
 		_, err := pool.Exec(t.Context(), `
-			WITH l AS (INSERT INTO links (identity, url, site, first_seen) SELECT $1::text || n, $1::text || n, 's', $2 FROM generate_series(1, 60) AS n RETURNING id, split_part(url, '/', 2)::int AS n)
+			WITH l AS (INSERT INTO links (identity, url, site, first_seen) SELECT $1::text || n, $1::text || n, 's', $2
+				FROM generate_series(1, 60) AS n RETURNING id, split_part(url, '/', 2)::int AS n)
 			INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, stored_at)
-			SELECT 'did:' || i, 'c', CASE i WHEN 3 THEN 'odd' || n || $1 ELSE tid_floor($2::timestamptz + n * interval '20 minutes') END, id, id, 'post', $2, $2
+			SELECT 'did:' || i, 'c', CASE i WHEN 3 THEN 'odd' || n || $1 ELSE tid_floor($2::timestamptz + n * interval '20 minutes') END,
+				id, id, 'post', $2, $2
 			FROM l, generate_series(1, 1 + l.n % 6) AS i`, fmt.Sprint("day", d, "/"), now)
 		require.NoError(t, err)
 		for range 4 {
@@ -223,8 +239,10 @@ func TestTenDaysOfSharesStayTheSameSize(t *testing.T) {
 		}
 		var size string
 		require.NoError(t, pool.QueryRow(t.Context(), `
-			SELECT concat_ws(' ', (SELECT count(*) FROM shares), (SELECT count(*) FROM shares_default), (SELECT count(*) FROM links), (SELECT count(*) FROM links WHERE kept_at IS NOT NULL),
-			                 (SELECT count(*) FROM unshared_links), (SELECT count(*) FROM leaving_links), (SELECT count(*) FROM partitions WHERE parent = 'shares'),
+			SELECT concat_ws(' ', (SELECT count(*) FROM shares), (SELECT count(*) FROM shares_default), (SELECT count(*) FROM links),
+				(SELECT count(*) FROM links WHERE kept_at IS NOT NULL),
+			                 (SELECT count(*) FROM unshared_links), (SELECT count(*) FROM leaving_links),
+			                     (SELECT count(*) FROM partitions WHERE parent = 'shares'),
 			                 (SELECT count(*) FROM pg_trigger WHERE tgrelid = 'links'::regclass))`).Scan(&size))
 		sizes[d] = size
 	}
@@ -342,7 +360,9 @@ func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	pool := schematest.New(t)
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	key := postKey("did:plc:a", tid(now, 1))
-	shares := []ranking.Share{{Key: key, Link: link.Link{Identity: "x", URL: "x", Card: link.Card{Title: "title"}}, How: "post", SharedAt: now}}
+	shares := []ranking.Share{{
+		Key: key, Link: link.Link{Identity: "x", URL: "x", Card: link.Card{Title: "title"}}, How: "post", SharedAt: now,
+	}}
 	_, err := ranking.EnsureLinks(t.Context(), pool, shares, now)
 	require.NoError(t, err)
 	expiry, err := pool.Begin(t.Context())

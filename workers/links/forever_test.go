@@ -25,7 +25,8 @@ func TestPostsAreKeptForEver(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a := newAuthor(t, pool)
-	w := expirer(t, pool, Retention{}, workers.Retention{Forever: true}, collection.Entry{Pattern: schema.PostCollection}, collection.Entry{Pattern: "app.example.*"})
+	w := expirer(t, pool, Retention{}, workers.Retention{Forever: true}, collection.Entry{Pattern: schema.PostCollection},
+		collection.Entry{Pattern: "app.example.*"})
 	now := time.Now().Truncate(time.Second)
 	old := now.Add(-1000 * day)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, old, 0))
@@ -34,12 +35,18 @@ func TestPostsAreKeptForEver(t *testing.T) {
 	for _, did := range []string{"did:plc:a", "did:plc:gone", "did:plc:unwatched"} {
 		key, other := postKey(did, "1"), schema.Key{Collection: "app.example.other", DID: did, Rkey: "1"}
 		a.apply(schema.Batch{
-			Writes:      []schema.Write{{Key: key, Rev: "1", CreatedAt: old, Record: []byte(`{}`)}, {Key: other, Rev: "1", CreatedAt: old, Record: []byte(`{}`)}},
+			Writes: []schema.Write{
+				{Key: key, Rev: "1", CreatedAt: old, Record: []byte(`{}`)},
+				{Key: other, Rev: "1", CreatedAt: old, Record: []byte(`{}`)},
+			},
 			Deletions:   []schema.Deletion{{Key: postKey(did, "deleted"), Rev: "1", At: old}},
 			DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Raw: []byte(did), At: old}},
 		})
-		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: did, URL: did}, How: "post", SharedAt: old}}, old))
-		_, err := pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, did, old, old.Add(1e9))
+		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{
+			Key: key, Link: link.Link{Identity: did, URL: did}, How: "post", SharedAt: old,
+		}}, old))
+		_, err := pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at)
+			VALUES ($1, $2, $3, '', $2, $2)`, did, old, old.Add(1e9))
 		require.NoError(t, err)
 	}
 	_, err = pool.Exec(t.Context(), `UPDATE records SET indexed_at = created_at`)
@@ -61,7 +68,8 @@ func TestPostsAreKeptForEver(t *testing.T) {
 		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
 		require.Equal(t, []string{"app.bsky.feed.post did:plc:a 1", "app.bsky.feed.post did:plc:unwatched 1", "app.example.other did:plc:a 1",
-			"app.example.other did:plc:unwatched 1", "link did:plc:a", "link did:plc:gone", "link did:plc:unwatched"}, left, "shares expire, and then their links")
+			"app.example.other did:plc:unwatched 1", "link did:plc:a", "link did:plc:gone",
+			"link did:plc:unwatched"}, left, "shares expire, and then their links")
 		partitions, err := schema.ExpiredPartitions(t.Context(), pool, "posts", now)
 		require.NoError(t, err)
 		require.NotEmpty(t, partitions, "they stay")

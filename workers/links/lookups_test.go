@@ -59,13 +59,21 @@ WHERE relname LIKE ANY ('{links,claims,subjects,copies,shares%,posts%,records%,w
 	}
 	few := read(100)
 	const rows = 60_000
-	c.execute(`INSERT INTO links (identity, url, site, first_seen) SELECT 'i' || n, 'u', 's', now() FROM generate_series(1, $1::int) AS n`, rows)
+	c.execute(`INSERT INTO links (identity, url, site, first_seen) SELECT 'i' || n, 'u', 's', now()
+		FROM generate_series(1, $1::int) AS n`, rows)
 	c.execute(`INSERT INTO claims (link_id, hash, url, site) SELECT id, decode(md5(id::text), 'hex'), 'u', 's' FROM links WHERE url = 'u'`)
-	c.execute(`INSERT INTO subjects (did, collection, rkey, links) SELECT 'did:plc:' || n, 'app.bsky.feed.post', n::text, ARRAY[n] FROM generate_series(1, $1::int) AS n`, rows)
-	c.execute(`INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey) SELECT 'did:plc:' || n, 'app.bsky.feed.post', n::text, 'did:plc:' || n, 'nostr.1', 'x' FROM generate_series(1, $1::int) AS n`, rows)
-	c.execute(`INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey) SELECT 'links', 'app.bsky.feed.repost', 'did:plc:' || n, n::text, 'app.bsky.feed.post', 'did:plc:x', n::text FROM generate_series(1, $1::int) AS n`, rows)
-	c.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT c, 'did:plc:' || n, n::text, '1', '', now(), '{}' FROM generate_series(1, $1::int) AS n, unnest('{app.bsky.feed.post,app.bsky.feed.repost}'::text[]) AS c`, rows)
-	c.execute(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || id, 'app.bsky.feed.post', id::text, id, id, 'post', now() FROM links WHERE url = 'u'`)
+	c.execute(`INSERT INTO subjects (did, collection, rkey, links) SELECT 'did:plc:' || n, 'app.bsky.feed.post', n::text, ARRAY[n]
+		FROM generate_series(1, $1::int) AS n`, rows)
+	c.execute(`INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey)
+		SELECT 'did:plc:' || n, 'app.bsky.feed.post', n::text, 'did:plc:' || n, 'nostr.1', 'x' FROM generate_series(1, $1::int) AS n`, rows)
+	c.execute(`INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey)
+		SELECT 'links', 'app.bsky.feed.repost', 'did:plc:' || n, n::text, 'app.bsky.feed.post', 'did:plc:x', n::text
+		FROM generate_series(1, $1::int) AS n`, rows)
+	c.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		SELECT c, 'did:plc:' || n, n::text, '1', '', now(), '{}'
+		FROM generate_series(1, $1::int) AS n, unnest('{app.bsky.feed.post,app.bsky.feed.repost}'::text[]) AS c`, rows)
+	c.execute(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:' || id, 'app.bsky.feed.post', id::text, id, id, 'post', now() FROM links WHERE url = 'u'`)
 	read(150) // discard the blocks that the inserts read
 	many := read(200)
 	t.Logf("%d blocks before, %d with %d rows in each table", few, many, rows)

@@ -67,7 +67,10 @@ type expiring struct {
 
 func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention, core workers.Retention, stored ...collection.Entry) expiring {
 	t.Helper()
-	b := workers.NewBundle(workers.Config{Pool: pool, Projections: schema.NewProjections(Projection()), Logger: slog.New(slog.DiscardHandler), Collections: collection.Of(stored...)})
+	b := workers.NewBundle(workers.Config{
+		Pool: pool, Projections: schema.NewProjections(Projection()), Logger: slog.New(slog.DiscardHandler),
+		Collections: collection.Of(stored...),
+	})
 	e := newExpiry(pool, keep)
 	b.Expire(e.ensureDays, e.expireShares)
 	core.Projected = keep.Shares
@@ -89,7 +92,9 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	n, api := workertest.Network(t, simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour})
 	r := &rig{t: t, net: n, pool: schematest.New(t), api: api}
-	r.client = client(t, workers.Config{Pool: r.pool, Projections: registered(t, r.pool), ID: t.Name(), Bluesky: api}, Config{announced: announceInterval})
+	r.client = client(t, workers.Config{
+		Pool: r.pool, Projections: registered(t, r.pool), ID: t.Name(), Bluesky: api,
+	}, Config{announced: announceInterval})
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, r.client.Start(ctx))
 	t.Cleanup(func() {
@@ -97,7 +102,8 @@ func newRig(t *testing.T) *rig {
 		<-r.client.Stopped()
 	})
 	schedules(t, r.pool)
-	becomes(t, r.pool, []string{"1"}, `SELECT count(*)::text FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '0' AND state = 'completed'`)
+	becomes(t, r.pool, []string{"1"}, `SELECT count(*)::text FROM river_job
+		WHERE kind = 'sync_follows' AND args ->> 'watch' = '0' AND state = 'completed'`)
 	return r
 }
 

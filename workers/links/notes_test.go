@@ -50,7 +50,8 @@ func (c *town) work(keys ...schema.Key) {
 func (c *town) sharedBy(key schema.Key) []string {
 	c.t.Helper()
 	found, err := schema.All(c.t.Context(), c.pool, "read shares", pgx.RowTo[string],
-		`SELECT s.how || ' ' || l.identity FROM shares AS s JOIN links AS l ON l.id = s.named_id WHERE s.collection = $1 AND s.did = $2 AND s.rkey = $3 ORDER BY 1`, key.Collection, key.DID, key.Rkey)
+		`SELECT s.how || ' ' || l.identity FROM shares AS s JOIN links AS l ON l.id = s.named_id
+			WHERE s.collection = $1 AND s.did = $2 AND s.rkey = $3 ORDER BY 1`, key.Collection, key.DID, key.Rkey)
 	require.NoError(c.t, err)
 	return found
 }
@@ -68,8 +69,10 @@ func TestNotesAndArticlesAreShares(t *testing.T) {
 	require.Equal(t, []string{"post news.example/1"}, c.sharedBy(note))
 	require.Equal(t, []string{"post news.example/1", "post news.example/2"}, c.sharedBy(article))
 	at := c.rows(`SELECT DISTINCT tableoid::regclass || ' ' || (now() - shared_at BETWEEN '59 min' AND '61 min') || ' ' || (now() - stored_at < '1 min') FROM shares`)
-	require.Equal(t, []string{"shares_default true true"}, at, "the share must have the author's date, and be in the partition of the day of storing")
-	require.Equal(t, []string{""}, c.rows(`SELECT DISTINCT title FROM claims`), "an article's own title must not become a claim about its links")
+	require.Equal(t, []string{"shares_default true true"}, at,
+		"the share must have the author's date, and be in the partition of the day of storing")
+	require.Equal(t, []string{""}, c.rows(`SELECT DISTINCT title FROM claims`),
+		"an article's own title must not become a claim about its links")
 
 	c.event(article, "2", "[y](https://news.example/3)")
 	c.work(article)
@@ -123,7 +126,9 @@ func TestRepostsAndQuotesOfNotes(t *testing.T) {
 	again, ofArticle := nostrKey("16", "c", noteID("4")), nostrKey("16", "e", noteID("5"))
 	all := []schema.Key{note, article, repost, quote, again, ofArticle}
 	by := func(key schema.Key) string { return strings.TrimPrefix(key.DID, "did:nostr:") }
-	for name, order := range map[string][]int{"subjects first": {0, 1, 2, 3, 4, 5}, "subjects last": {5, 4, 3, 2, 1, 0}, "between": {2, 5, 0, 3, 1, 4}} {
+	for name, order := range map[string][]int{
+		"subjects first": {0, 1, 2, 3, 4, 5}, "subjects last": {5, 4, 3, 2, 1, 0}, "between": {2, 5, 0, 3, 1, 4},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newTown(t)
@@ -167,7 +172,8 @@ func TestRepostsAndQuotesOfNotes(t *testing.T) {
 			require.NoError(t, err)
 			c.event(ofArticle, "~~", "", []string{"a", "30023:" + by(article) + ":unknown"})
 			c.work(ofArticle)
-			require.Empty(t, c.rows(`SELECT rkey FROM subjects WHERE fetch_at IS NOT NULL`), "no fetch may be requested: the AppView has no posts of Nostr")
+			require.Empty(t, c.rows(`SELECT rkey FROM subjects WHERE fetch_at IS NOT NULL`),
+				"no fetch may be requested: the AppView has no posts of Nostr")
 		})
 	}
 }

@@ -127,7 +127,8 @@ func TestGiftFollowsThePost(t *testing.T) {
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), worker(pool)
 	gifts := func() (all []string) {
-		rows, err := pool.Query(t.Context(), `SELECT l.url || ' ' || coalesce(s.gift, 'none') FROM shares AS s JOIN links AS l ON l.id = s.link_id ORDER BY s.rkey`)
+		rows, err := pool.Query(t.Context(), `SELECT l.url || ' ' || coalesce(s.gift, 'none') FROM shares AS s
+			JOIN links AS l ON l.id = s.link_id ORDER BY s.rkey`)
 		require.NoError(t, err)
 		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
@@ -331,7 +332,9 @@ func TestJobIsProcessedThroughTheQueue(t *testing.T) {
 func TestTagsOfLinks(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{"stream-jetstream"}, ProcessPostsArgs{Stream: "jetstream"}.InsertOpts().Tags)
-	for _, args := range []river.JobArgsWithInsertOpts{CheckSubjectsArgs{}, ResolveLinksArgs{}, CheckCountsArgs{}, ReadProfilesArgs{}, VerifyHandlesArgs{}} {
+	for _, args := range []river.JobArgsWithInsertOpts{
+		CheckSubjectsArgs{}, ResolveLinksArgs{}, CheckCountsArgs{}, ReadProfilesArgs{}, VerifyHandlesArgs{},
+	} {
 		require.Equal(t, []string{"periodic"}, args.InsertOpts().Tags, "%T", args)
 	}
 }

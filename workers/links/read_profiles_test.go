@@ -44,7 +44,9 @@ func TestProfileIsReadBeforeItsAccountIsShown(t *testing.T) {
 	var b schema.Batch
 	var posts []string
 	for did, subject := range records {
-		b.Writes = append(b.Writes, schema.Write{Key: schema.Key{Collection: schema.PostCollection, DID: did, Rkey: "1"}, Rev: "1", CID: "c", CreatedAt: time.Now(),
+		b.Writes = append(b.Writes, schema.Write{Key: schema.Key{
+			Collection: schema.PostCollection, DID: did, Rkey: "1",
+		}, Rev: "1", CID: "c", CreatedAt: time.Now(),
 			Record: []byte(`{"text":"x","facets":[{"index":{"byteStart":0,"byteEnd":1},"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://a.example/"}]}],
 			"embed":{"$type":"app.bsky.embed.record","record":{"uri":"at://` + subject + `/app.bsky.feed.post/1","cid":"c"}}}`)})
 		posts = append(posts, did+"/1")

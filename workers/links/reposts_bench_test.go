@@ -22,7 +22,8 @@ func BenchmarkViralPost(b *testing.B) {
 		_, err := pool.Exec(b.Context(), sql, args...)
 		require.NoError(b, err)
 	}
-	exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', 'did:plc:a', '1', '1', '', now(), '{"text":"https://news.example/1"}')`)
+	exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		VALUES ('app.bsky.feed.post', 'did:plc:a', '1', '1', '', now(), '{"text":"https://news.example/1"}')`)
 	w := worker(pool)
 	job := func(args ProcessPostsArgs) {
 		require.NoError(b, w.Work(b.Context(), &river.Job[ProcessPostsArgs]{JobRow: &rivertype.JobRow{CreatedAt: time.Now()}, Args: args}))
@@ -31,7 +32,8 @@ func BenchmarkViralPost(b *testing.B) {
 	const each, jobSize = 20_000, 500
 	for part := range 5 {
 		exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
-			SELECT 'app.bsky.feed.repost', 'did:plc:b' || i, 'r', '1', '', now(), '{"subject":{"uri":"at://did:plc:a/app.bsky.feed.post/1","cid":"c"},"createdAt":"2026-07-04T12:00:00Z"}'
+			SELECT 'app.bsky.feed.repost', 'did:plc:b' || i, 'r', '1', '', now(),
+				'{"subject":{"uri":"at://did:plc:a/app.bsky.feed.post/1","cid":"c"},"createdAt":"2026-07-04T12:00:00Z"}'
 			FROM generate_series($1::int, $2::int) AS i`, part*each, part*each+each-1)
 		began := time.Now()
 		for at := part * each; at < (part+1)*each; at += jobSize {

@@ -39,7 +39,10 @@ func TestReposterSharesTheLinksOfThePost(t *testing.T) {
 			}
 			require.NoError(t, c.w.Work(t.Context(), c.job(names...)), name)
 		}
-		require.Equal(t, []string{"a/1 post " + c.news, "a/r9 repost " + c.news, "b/2 quote " + c.news, "b/r1 repost " + c.news, "c/3 post " + other, "c/3 quote " + c.news}, c.sharing(), name)
+		require.Equal(t, []string{
+			"a/1 post " + c.news, "a/r9 repost " + c.news, "b/2 quote " + c.news, "b/r1 repost " + c.news, "c/3 post " + other,
+			"c/3 quote " + c.news,
+		}, c.sharing(), name)
 		require.Equal(t, 3, c.counts(c.news), "%s: a and b shared it twice and count once", name)
 		require.Empty(t, c.waiting(), name)
 	}
@@ -57,7 +60,10 @@ func TestQuoteOfAQuoteSharesOnlyWhatTheQuotedPostContains(t *testing.T) {
 	c.posts("e/1", "d/1", same)
 	c.posts("f/1", "f/1", same) // quotes itself
 	c.project("c/1", "e/1", "d/1", "b/1", "a/1", "f/1")
-	require.Equal(t, []string{"a/1 post " + c.news, "b/1 post " + own, "b/1 quote " + c.news, "c/1 quote " + own, "d/1 post " + same, "e/1 post " + same, "f/1 post " + same}, c.sharing())
+	require.Equal(t, []string{
+		"a/1 post " + c.news, "b/1 post " + own, "b/1 quote " + c.news, "c/1 quote " + own, "d/1 post " + same,
+		"e/1 post " + same, "f/1 post " + same,
+	}, c.sharing())
 	require.Equal(t, []string{"d/1 for e/1", "e/1 for d/1"}, c.waiting())
 }
 
@@ -166,9 +172,12 @@ func TestEditedPostChangesTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	c.posts("a/1", "", other)
 	c.project("a/1")
 	require.Zero(t, c.counts(c.news))
-	require.NoError(t, projectChanged(t.Context(), workers.NewBundle(workers.Config{Pool: c.pool, Logger: slog.New(slog.DiscardHandler), Projections: schema.NewProjections(Projection())})))
+	require.NoError(t, projectChanged(t.Context(), workers.NewBundle(workers.Config{
+		Pool: c.pool, Logger: slog.New(slog.DiscardHandler), Projections: schema.NewProjections(Projection()),
+	})))
 	require.Equal(t, []string{"a/1 post " + other, "b/r1 repost " + other, "c/1 quote " + other}, c.sharing())
-	require.Equal(t, c.sharing(), c.rows(`SELECT replace(s.did, 'did:plc:', '') || '/' || s.rkey || ' ' || s.how || ' ' || l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id ORDER BY 1`))
+	require.Equal(t, c.sharing(), c.rows(`SELECT replace(s.did, 'did:plc:', '') || '/' || s.rkey || ' ' || s.how || ' ' || l.url
+		FROM shares AS s JOIN links AS l ON l.id = s.link_id ORDER BY 1`))
 	c.posts("a/1", "")
 	c.project("a/1")
 	require.Empty(t, c.sharing())
@@ -176,7 +185,10 @@ func TestEditedPostChangesTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	require.Equal(t, []string{"b/r1 for a/1", "c/1 for a/1"}, c.waiting())
 	c.posts("a/1", "", c.news, other)
 	c.project("a/1")
-	require.Equal(t, []string{"a/1 post " + c.news, "a/1 post " + other, "b/r1 repost " + c.news, "b/r1 repost " + other, "c/1 quote " + c.news, "c/1 quote " + other}, c.sharing())
+	require.Equal(t, []string{
+		"a/1 post " + c.news, "a/1 post " + other, "b/r1 repost " + c.news, "b/r1 repost " + other, "c/1 quote " + c.news,
+		"c/1 quote " + other,
+	}, c.sharing())
 }
 
 // TestEditedQuoteSharesThroughItsNewSubject also covers a link that moves between the quoting and

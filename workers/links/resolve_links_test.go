@@ -74,13 +74,16 @@ func newResolvingWithin(t *testing.T, timeout time.Duration) (*rig, author, *sho
 	s := &shortener{to: map[string]string{}, seen: map[string]int{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	asks := redirect.New(redirect.Config{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	asks := redirect.New(redirect.Config{Transport: &http.Transport{DialContext: func(ctx context.Context, network,
+		_ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
 	}}})
 	r := &rig{t: t, pool: schematest.New(t)}
 	projections := registered(t, r.pool)
 	a := newAuthor(t, r.pool)
-	r.client = client(t, workers.Config{Pool: r.pool, Projections: projections, ID: "w", JobTimeout: timeout, Registerer: prometheus.NewRegistry()}, Config{Redirects: asks})
+	r.client = client(t, workers.Config{
+		Pool: r.pool, Projections: projections, ID: "w", JobTimeout: timeout, Registerer: prometheus.NewRegistry(),
+	}, Config{Redirects: asks})
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(func() { stop(); <-r.client.Stopped() })
 	require.NoError(t, r.client.Start(ctx))
@@ -126,11 +129,13 @@ func TestShortLinksCountAsTheirTargets(t *testing.T) {
 	const counted = `SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = $1`
 	r.becomes(3, counted, "paper.example/article")
 	r.becomes(1, counted, "paper.example/alone")
-	require.Equal(t, 2, r.count(`SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.named_id WHERE l.identity LIKE 'bit.ly/%'`), "the shares must keep the links that the records named")
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.named_id
+		WHERE l.identity LIKE 'bit.ly/%'`), "the shares must keep the links that the records named")
 	r.execute(`UPDATE shares SET shared_at = now()`)
 	r.becomes(1, `SELECT count(*) FROM sharers AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/article'`)
 	r.becomes(0, `SELECT count(*) FROM pending_counts`)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM links WHERE url = 'https://www.paper.example/article'`), "the target's spelling must be shown")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM links
+		WHERE url = 'https://www.paper.example/article'`), "the target's spelling must be shown")
 	require.Equal(t, []int{1, 2, 1}, []int{s.asked("t.co/b"), s.asked("bit.ly/a"), s.asked("bit.ly/alone")})
 
 	r.shares(a, "4", "http://bit.ly/a")
@@ -173,7 +178,8 @@ func TestBusyShortenerIsLeftAlone(t *testing.T) {
 	s.leads("bit.ly/busy", "429")
 	s.leads("bit.ly/new", "https://paper.example/new")
 	s.leads("t.co/other", "https://paper.example/other")
-	const left = `SELECT count(*) FROM short_links WHERE resolve_at > now() + interval '10 minutes' AND resolve_at <= now() + interval '15 minutes'`
+	const left = `SELECT count(*) FROM short_links
+		WHERE resolve_at > now() + interval '10 minutes' AND resolve_at <= now() + interval '15 minutes'`
 	r.shares(a, "0", "http://bit.ly/later")
 	r.becomes(1, `SELECT count(*) FROM short_links WHERE resolve_at IS NULL`)
 	r.execute(`UPDATE short_links SET resolve_at = now() + interval '9 minutes'`)
@@ -218,7 +224,9 @@ func TestSplitLinkStaysSplit(t *testing.T) {
 	const counted = `SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/article'`
 	r.becomes(2, counted)
 	short := int64(r.count(`SELECT id FROM links WHERE identity = 'bit.ly/a'`))
-	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { return ranking.SplitLink(t.Context(), tx, short, time.Now()) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
+		return ranking.SplitLink(t.Context(), tx, short, time.Now())
+	}))
 	require.Equal(t, 1, r.count(counted))
 	r.execute(`UPDATE shares SET shared_at = now()`)
 	r.execute(`UPDATE short_links SET resolve_at = now()`)
@@ -242,7 +250,8 @@ func TestShortenerIsLearned(t *testing.T) {
 	for n := range 9 {
 		s.leads(fmt.Sprintf("prk.example/Ab%d", n), "https://parked.example/buy")
 		s.leads(fmt.Sprintf("own.example/Ab%d", n), fmt.Sprintf("https://www.own.example/article/%d", n))
-		r.shares(a, fmt.Sprint("other", n), fmt.Sprintf("http://prk.example/Ab%d", n), fmt.Sprintf("http://own.example/Ab%d", n), fmt.Sprintf("http://new.example/Ab%d", n), "http://sho.example/about")
+		r.shares(a, fmt.Sprint("other", n), fmt.Sprintf("http://prk.example/Ab%d", n), fmt.Sprintf("http://own.example/Ab%d", n),
+			fmt.Sprintf("http://new.example/Ab%d", n), "http://sho.example/about")
 	}
 	r.shares(a, "1", "http://sho.example/Ab0", "http://sho.example/Ab1")
 	r.becomes(2, `SELECT count(*) FROM short_links AS s JOIN links AS l ON l.id = s.link_id WHERE l.site = 'sho.example' AND s.outcome <> ''`)

@@ -25,7 +25,10 @@ func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), worker(pool)
-	nobody, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
+	nobody, err := bluesky.New(bluesky.Config{
+		AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
+		Retries: []time.Duration{time.Millisecond},
+	})
 	require.NoError(t, err)
 	a.post("1", "1", "https://x.example/")
 	a.post("2", "1", "https://y.example/")
@@ -44,7 +47,8 @@ func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 	states := func() (all []string) {
 		execute(t, pool, `SELECT retry_dead_letters()`)
 		eventually.True(t, func() bool {
-			rows, err := pool.Query(t.Context(), `SELECT concat_ws(' ', rkey, projection, state, count, cause, substring(last_cause FROM '"strict"')) FROM dead_letters ORDER BY rkey`)
+			rows, err := pool.Query(t.Context(), `SELECT concat_ws(' ', rkey, projection, state, count, cause,
+				substring(last_cause FROM '"strict"')) FROM dead_letters ORDER BY rkey`)
 			require.NoError(t, err)
 			all, err = pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)

@@ -169,7 +169,8 @@ func (l *shareModel) decide(t *testing.T, pool *pgxpool.Pool, random *rand.Rand)
 	did, counts := fmt.Sprint("did:", random.IntN(4)), random.IntN(5) > 0
 	if random.IntN(2) == 0 {
 		l.hidden[did] = !counts
-		exec(`INSERT INTO accounts (did, status) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET status = excluded.status`, did, map[bool]string{true: "deactivated", false: "active"}[l.hidden[did]])
+		exec(`INSERT INTO accounts (did, status) VALUES ($1, $2)
+			ON CONFLICT (did) DO UPDATE SET status = excluded.status`, did, map[bool]string{true: "deactivated", false: "active"}[l.hidden[did]])
 		return
 	}
 	if len(l.followed) == 0 { // the first watch
@@ -216,6 +217,8 @@ func (l *shareModel) change(t *testing.T, pool *pgxpool.Pool, random *rand.Rand,
 	key := postKey(did, rkey)
 	l.share(url, key, at, now)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, nil, []ranking.Share{{Key: key, Link: link.Link{Identity: url, URL: url}, How: "post", SharedAt: at, StoredAt: now}}, now)
+		return ranking.ReplaceShares(t.Context(), tx, nil, []ranking.Share{{
+			Key: key, Link: link.Link{Identity: url, URL: url}, How: "post", SharedAt: at, StoredAt: now,
+		}}, now)
 	}))
 }

@@ -21,7 +21,8 @@ import (
 func TestAuditComparesTheLedger(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	listed, deleted, older, before := tid(now.Add(-3*day), 1), tid(now.Add(-4*day), 2), tid(now.Add(-108*time.Hour), 3), tid(now.Add(-6*day), 4)
+	listed, deleted, older, before := tid(now.Add(-3*day), 1), tid(now.Add(-4*day), 2), tid(now.Add(-108*time.Hour),
+		3), tid(now.Add(-6*day), 4)
 	r := rigOfPDS(t, func(w http.ResponseWriter, r *http.Request) {
 		rkey, next := listed, `"cursor": "next", `
 		if r.URL.Query().Get("cursor") != "" {
@@ -33,7 +34,9 @@ func TestAuditComparesTheLedger(t *testing.T) {
 	r.execute(`UPDATE accounts SET read_since = now() - interval '5 days'`)
 	for _, rkey := range []string{listed, deleted, older, before, "no-tid"} {
 		key := postKey(alice, rkey)
-		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: rkey, URL: rkey}, How: "post", SharedAt: now}}, now))
+		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{
+			Key: key, Link: link.Link{Identity: rkey, URL: rkey}, How: "post", SharedAt: now,
+		}}, now))
 	}
 	a := workers.Auditor{Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day,
 		Collections: collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day})}
@@ -62,16 +65,24 @@ func TestAuditComparesProjectedSubjects(t *testing.T) {
 	t.Parallel()
 	r := rigOfPDS(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"records": []}`) })
 	now := time.Now()
-	stored, asked, fetched, hidden := tid(now.Add(-2*time.Hour), 1), tid(now.Add(-3*time.Hour), 2), tid(now.Add(-4*time.Hour), 3), tid(now.Add(-5*time.Hour), 4)
+	stored, asked, fetched, hidden := tid(now.Add(-2*time.Hour), 1), tid(now.Add(-3*time.Hour), 2), tid(now.Add(-4*time.Hour),
+		3), tid(now.Add(-5*time.Hour), 4)
 	own := postKey(alice, stored)
-	require.NoError(t, setShares(t.Context(), r.pool, own, []ranking.Share{{Key: own, Link: link.Link{Identity: "https://a.example/", URL: "https://a.example/"}, How: "post", SharedAt: now}}, now))
-	_, due, err := ranking.FindSubjects(t.Context(), r.pool, []schema.Key{own, postKey(alice, asked), postKey(alice, fetched), postKey(alice, hidden)})
+	require.NoError(t, setShares(t.Context(), r.pool, own, []ranking.Share{{
+		Key: own, Link: link.Link{Identity: "https://a.example/", URL: "https://a.example/"}, How: "post", SharedAt: now,
+	}}, now))
+	_, due, err := ranking.FindSubjects(t.Context(), r.pool, []schema.Key{
+		own, postKey(alice, asked), postKey(alice, fetched), postKey(alice, hidden),
+	})
 	require.NoError(t, err)
 	require.True(t, due)
 	r.execute(`DELETE FROM shares`) // the subject is needed only by the shares through it
 	r.execute(`UPDATE subjects SET fetched_at = now(), fetch_at = now() + interval '15 minutes', links = '{1}' WHERE rkey = $1`, fetched)
 	r.execute(`UPDATE subjects SET fetched_at = now(), fetch_at = NULL, shown = false WHERE rkey = $1`, hidden)
-	a := workers.Auditor{Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day, Repair: true}
+	a := workers.Auditor{
+		Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day,
+		Repair: true,
+	}
 	sum, faults, err := a.Audit(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, sum.Extra, "%v", faults)
@@ -96,7 +107,10 @@ func TestClosedGapRemovesSharesOfDeletedPosts(t *testing.T) {
 	gone, stays := posts[1].Rkey, posts[2].Rkey
 	for _, rkey := range []string{gone, stays} {
 		key := postKey(did, rkey)
-		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, Link: link.Link{Identity: "https://" + rkey + ".example/", URL: "https://" + rkey + ".example/"}, How: "post", SharedAt: time.Now()}}, time.Now()))
+		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{
+			Key: key, Link: link.Link{Identity: "https://" + rkey + ".example/", URL: "https://" + rkey + ".example/"},
+			How: "post", SharedAt: time.Now(),
+		}}, time.Now()))
 	}
 	r.execute(`DELETE FROM posts WHERE did = $1 AND rkey = $2`, did, gone) // as if the post had expired
 	require.NoError(t, r.net.DeleteRecord(uri(did, gone)))

@@ -58,7 +58,9 @@ func (c *town) write(name string, record any) {
 	c.revs++
 	raw, err := json.Marshal(record)
 	require.NoError(c.t, err)
-	c.apply(schema.Batch{Writes: []schema.Write{{Key: c.key(name), Rev: fmt.Sprintf("%05d", c.revs), CID: "c", CreatedAt: time.Now().Add(-time.Minute), Record: raw}}})
+	c.apply(schema.Batch{Writes: []schema.Write{{
+		Key: c.key(name), Rev: fmt.Sprintf("%05d", c.revs), CID: "c", CreatedAt: time.Now().Add(-time.Minute), Record: raw,
+	}}})
 }
 
 // posts stores a post that contains links and may quote another.
@@ -116,7 +118,8 @@ func (c *town) killed(name string) {
 // enqueued processes the jobs that other jobs enqueued for records, and returns how many.
 func (c *town) enqueued() (n int) {
 	c.t.Helper()
-	for _, raw := range c.rows(`WITH d AS (DELETE FROM river_job WHERE kind = 'process_posts' RETURNING *) SELECT args::text FROM d ORDER BY id`) {
+	for _, raw := range c.rows(`WITH d AS (DELETE FROM river_job WHERE kind = 'process_posts' RETURNING *) SELECT args::text FROM d
+		ORDER BY id`) {
 		job := c.job()
 		require.NoError(c.t, json.Unmarshal([]byte(raw), &job.Args))
 		require.NoError(c.t, c.w.Work(c.t.Context(), job))
@@ -162,8 +165,10 @@ func (c *town) execute(sql string, args ...any) {
 // sharing returns the shares that count, as "a/1 post https://…".
 func (c *town) sharing() []string {
 	c.t.Helper()
-	return c.rows(`SELECT replace(s.did, 'did:plc:', '') || '/' || s.rkey || ' ' || s.how || ' ' || l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id
-		WHERE s.subject_did IS NULL OR s.link_id = ANY (SELECT unnest(u.links) FROM subjects AS u WHERE u.did = s.subject_did AND u.rkey = s.subject_rkey) ORDER BY 1`)
+	return c.rows(`SELECT replace(s.did, 'did:plc:', '') || '/' || s.rkey || ' ' || s.how || ' ' || l.url FROM shares AS s
+		JOIN links AS l ON l.id = s.link_id
+		WHERE s.subject_did IS NULL
+			OR s.link_id = ANY (SELECT unnest(u.links) FROM subjects AS u WHERE u.did = s.subject_did AND u.rkey = s.subject_rkey) ORDER BY 1`)
 }
 
 // waiting returns the waiting records, as "a/r1 for b/1".
@@ -174,7 +179,9 @@ func (c *town) waiting() []string {
 
 // checks returns the worker of check_subjects.
 func (c *town) checks() *CheckSubjects {
-	return &CheckSubjects{pool: c.pool, log: slog.New(slog.DiscardHandler), links: c.w, stored: collection.Of(collection.Entry{Pattern: "app.bsky.feed.*", Retention: 48 * time.Hour}),
+	return &CheckSubjects{pool: c.pool, log: slog.New(slog.DiscardHandler), links: c.w, stored: collection.Of(collection.Entry{
+		Pattern: "app.bsky.feed.*", Retention: 48 * time.Hour,
+	}),
 		patience: time.Minute, calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 

@@ -42,5 +42,6 @@ func TestHandleHasOneOwner(t *testing.T) {
 	require.Equal(t, 3, r.count(`SELECT count(*) FROM accounts WHERE handle_unverified`))
 	require.NoError(t, w.Work(t.Context(), &river.Job[VerifyHandlesArgs]{}))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE NOT handle_unverified`))
-	require.Equal(t, 3, r.count(`SELECT count(*) FROM accounts WHERE handle_unverified AND handle_checked_at IS NOT NULL`), "also the former owner")
+	require.Equal(t, 3, r.count(`SELECT count(*) FROM accounts
+		WHERE handle_unverified AND handle_checked_at IS NOT NULL`), "also the former owner")
 }

@@ -99,7 +99,10 @@ func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
 	defer tx.Rollback(context.Background()) // committed below
 	var both []ranking.Share
 	for _, identity := range append(c.rows(`SELECT identity FROM links`), "news.example/2") {
-		both = append(both, ranking.Share{Key: subject, Link: link.Link{Identity: identity, URL: "https://" + identity, Site: "news.example"}, How: "post", SharedAt: time.Now()})
+		both = append(both, ranking.Share{
+			Key: subject, Link: link.Link{Identity: identity, URL: "https://" + identity, Site: "news.example"}, How: "post",
+			SharedAt: time.Now(),
+		})
 	}
 	require.NoError(t, ranking.ReplaceShares(t.Context(), tx, []schema.Key{subject}, both, time.Now()))
 	found := make(chan ranking.Subjects)
@@ -108,7 +111,8 @@ func TestSubjectAddedWhileItsSharesGrow(t *testing.T) {
 		assert.NoError(t, err)
 		found <- all
 	}()
-	becomes(t, c.pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	becomes(t, c.pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Len(t, (<-found)[subject], 2)
 }
@@ -131,7 +135,8 @@ func TestPostDeletedWhileItBecomesASubject(t *testing.T) {
 		defer close(deleted)
 		c.deletes("a/1")
 	}()
-	becomes(t, c.pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	becomes(t, c.pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	require.NoError(t, tx.Commit(t.Context()))
 	<-deleted
 	require.Empty(t, c.rows(`SELECT rkey FROM shares`))
@@ -189,7 +194,8 @@ func TestReleaseKilledWhileTheRecordSaysSomethingElse(t *testing.T) {
 		c.posts("a/2", "", c.news)
 		require.NoError(t, other.Work(t.Context(), c.job("a/2")))
 		require.NoError(t, other.Work(t.Context(), c.job("b/1")))
-		c.execute(`INSERT INTO waiting SELECT * FROM later; DELETE FROM shares WHERE rkey = '1' AND how = 'quote'`) // as if its transaction had been committed now
+		c.execute(`INSERT INTO waiting SELECT * FROM later; DELETE FROM shares
+			WHERE rkey = '1' AND how = 'quote'`) // as if its transaction had been committed now
 		kill()
 	})
 	require.Error(t, c.w.Work(c.working(ctx), c.job("a/1")))
@@ -295,7 +301,8 @@ func TestWaitingIsBounded(t *testing.T) {
 	}
 	age := func(name, by string) {
 		key := c.key(name)
-		_, err := c.pool.Exec(t.Context(), `UPDATE waiting SET since = since - $4::interval WHERE did = $1 AND collection = $2 AND rkey = $3`, key.DID, key.Collection, key.Rkey, by)
+		_, err := c.pool.Exec(t.Context(), `UPDATE waiting SET since = since - $4::interval
+			WHERE did = $1 AND collection = $2 AND rkey = $3`, key.DID, key.Collection, key.Rkey, by)
 		require.NoError(t, err)
 	}
 	w := c.checks()
@@ -336,7 +343,8 @@ func TestSubjectsThatNoShareNeedsExpire(t *testing.T) {
 	c.reposts("b/r3", "z/3")
 	c.project("b/r3")
 	require.Equal(t, []string{"b/r3 for z/3"}, c.waiting())
-	_, err := c.pool.Exec(t.Context(), `INSERT INTO subjects (did, collection, rkey) SELECT for_did, for_collection, for_rkey FROM waiting`) // as if the posts could not be fetched
+	_, err := c.pool.Exec(t.Context(), `INSERT INTO subjects (did, collection, rkey) SELECT for_did, for_collection, for_rkey
+		FROM waiting`) // as if the posts could not be fetched
 	require.NoError(t, err)
 	w.now = func() time.Time { return time.Now().Add(72 * time.Hour) }
 	c.check(w)

@@ -13,9 +13,10 @@ func TestHeadOfAPage(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
 		`<title>T</title>`: "T||",
-		`<title>T</title><meta name="twitter:title" content="W"><meta property="og:title" content="O">`:                                    "O||",
-		`<meta name="og:title" content="O"><meta property="og:title" content="P">`:                                                         "O||",
-		`<meta property="og:title" content=" "><title> A &amp; B` + "\n" + `&lt;i&gt; </title>`:                                            "A & B <i>||",
+		`<title>T</title><meta name="twitter:title" content="W"><meta property="og:title" content="O">`: "O||",
+		`<meta name="og:title" content="O"><meta property="og:title" content="P">`:                      "O||",
+		`<meta property="og:title" content=" "><title> A &amp; B` + "\n" +
+			`&lt;i&gt; </title>`: "A & B <i>||",
 		`<meta name=description content=D><meta property=og:description content=O><meta property=og:site_name content=S><title>T</title>`:  "T|O|S",
 		`<meta name=twitter:description content=W><meta name=description content=D><meta name=application-name content=A><title>T</title>`: "T|W|A",
 		`<!doctype html><html><head></head><title>T</title>`:                                                                               "||",
@@ -73,7 +74,8 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 	const title = "<title>Heron</title>"
 	w := newWeb(t, false, pages(map[string]string{
 		"paper.example/a": title, "www.paper.example/b": "> http://paper.example/a?utm_source=x", "other.example/c": "> http://paper.example/a",
-		"paper.example/": "<title>The Paper</title>", "paper.example/front": "> /", "paper.example/login": title, "paper.example/members": "> /login?from=members",
+		"paper.example/": "<title>The Paper</title>", "paper.example/front": "> /", "paper.example/login": title,
+		"paper.example/members":  "> /login?from=members",
 		"paper.example/own":      `<link rel="alternate canonical" href="/a#top">` + title,
 		"paper.example/stranger": `<link rel=canonical href="http://other.example/c">` + title,
 		"paper.example/bad":      `<link rel=canonical href="javascript:alert(1)">` + title,
@@ -85,17 +87,25 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 		"paper.example/wall": "<title>Log in | The Paper</title>",
 		"paper.example/bot":  "<title>Just a moment...</title>",
 		"paper.example/news": "> /tosv2.html?uuid=2b&url=L25ld3M=", "paper.example/tosv2.html": title,
-		"paper.example/name": `<meta property="og:site_name" content="Daily Heron"><title>Daily Heron</title>`, "paper.example/host": "<title>www.paper.example</title>",
+		"paper.example/name":  `<meta property="og:site_name" content="Daily Heron"><title>Daily Heron</title>`,
+		"paper.example/host":  "<title>www.paper.example</title>",
 		"paper.example/twice": "<title>The heron&amp;#39;s return</title>",
 	}))
 	for path, want := range map[string]Page{
-		"paper.example/a":        {Address: "http://paper.example/a", SameSite: true},
-		"www.paper.example/b":    {Address: "http://paper.example/a", SameSite: true},
-		"other.example/c":        {Address: "http://paper.example/a"},
-		"paper.example/front":    {Address: "http://paper.example/", SameSite: true, Title: "The Paper", Why: "it leads to the front page of paper.example"},
-		"paper.example/":         {Address: "http://paper.example/", SameSite: true, Title: "The Paper"},
-		"paper.example/members":  {Address: "http://paper.example/login?from=members", SameSite: true, Why: "it is a consent, login or bot-check page"},
-		"paper.example/back":     {Address: "http://paper.example/welcome?to=%2Fback", SameSite: true, Why: "it is a consent, login or bot-check page"},
+		"paper.example/a":     {Address: "http://paper.example/a", SameSite: true},
+		"www.paper.example/b": {Address: "http://paper.example/a", SameSite: true},
+		"other.example/c":     {Address: "http://paper.example/a"},
+		"paper.example/front": {
+			Address: "http://paper.example/", SameSite: true, Title: "The Paper",
+			Why: "it leads to the front page of paper.example",
+		},
+		"paper.example/": {Address: "http://paper.example/", SameSite: true, Title: "The Paper"},
+		"paper.example/members": {
+			Address: "http://paper.example/login?from=members", SameSite: true, Why: "it is a consent, login or bot-check page",
+		},
+		"paper.example/back": {
+			Address: "http://paper.example/welcome?to=%2Fback", SameSite: true, Why: "it is a consent, login or bot-check page",
+		},
 		"paper.example/login":    {Address: "http://paper.example/login", SameSite: true},
 		"paper.example/own":      {Address: "http://paper.example/own", SameSite: true},
 		"paper.example/stranger": {Address: "http://paper.example/stranger", SameSite: true},
@@ -104,12 +114,27 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 		"paper.example/based/x":  {Address: "http://paper.example/based/x", SameSite: true},
 		"paper.example/moved":    {Address: "http://paper.example/moved", SameSite: true},
 		"paper.example/nobase":   {Address: "http://paper.example/nobase", SameSite: true},
-		"paper.example/wall":     {Address: "http://paper.example/wall", SameSite: true, Title: "Log in | The Paper", Why: "it is a consent, login or bot-check page"},
-		"paper.example/bot":      {Address: "http://paper.example/bot", SameSite: true, Title: "Just a moment...", Why: "it is a consent, login or bot-check page"},
-		"paper.example/news":     {Address: "http://paper.example/tosv2.html?uuid=2b&url=L25ld3M=", SameSite: true, Why: "it is a consent, login or bot-check page"},
-		"paper.example/name":     {Address: "http://paper.example/name", SameSite: true, Title: "Daily Heron", SiteName: "Daily Heron", Why: "its title is the name of the site"},
-		"paper.example/host":     {Address: "http://paper.example/host", SameSite: true, Title: "www.paper.example", Why: "its title is the name of the site"},
-		"paper.example/twice":    {Address: "http://paper.example/twice", SameSite: true, Title: "The heron's return"},
+		"paper.example/wall": {
+			Address: "http://paper.example/wall", SameSite: true, Title: "Log in | The Paper",
+			Why: "it is a consent, login or bot-check page",
+		},
+		"paper.example/bot": {
+			Address: "http://paper.example/bot", SameSite: true, Title: "Just a moment...",
+			Why: "it is a consent, login or bot-check page",
+		},
+		"paper.example/news": {
+			Address: "http://paper.example/tosv2.html?uuid=2b&url=L25ld3M=", SameSite: true,
+			Why: "it is a consent, login or bot-check page",
+		},
+		"paper.example/name": {
+			Address: "http://paper.example/name", SameSite: true, Title: "Daily Heron", SiteName: "Daily Heron",
+			Why: "its title is the name of the site",
+		},
+		"paper.example/host": {
+			Address: "http://paper.example/host", SameSite: true, Title: "www.paper.example",
+			Why: "its title is the name of the site",
+		},
+		"paper.example/twice": {Address: "http://paper.example/twice", SameSite: true, Title: "The heron's return"},
 	} {
 		host, rest, _ := strings.Cut(path, "/")
 		got, err := w.fetch(host, "/"+rest)
@@ -137,7 +162,10 @@ func TestPageThatCannotBeReadNowIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, false, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "90")
-		pages(map[string]string{"a.example/429": "429", "a.example/408": "408", "a.example/500": "500", "a.example/503": "503", "a.example/403": "403", "a.example/410": "410", "a.example/204": "204", "robots.example/robots.txt": "503", "robots.example/a": "<title>T"})(w, r)
+		pages(map[string]string{
+			"a.example/429": "429", "a.example/408": "408", "a.example/500": "500", "a.example/503": "503", "a.example/403": "403",
+			"a.example/410": "410", "a.example/204": "204", "robots.example/robots.txt": "503", "robots.example/a": "<title>T",
+		})(w, r)
 	})
 	for _, path := range []string{"/429", "/408", "/500", "/503"} {
 		_, err := w.fetch("a.example", path)

@@ -141,7 +141,10 @@ func TestCompressionBombIsBounded(t *testing.T) {
 		"deflate":     {encoding: "deflate", content: []byte("x"), dead: "another way than gzip"},
 		"no gzip":     {encoding: "gzip", content: []byte("<title>T</title>"), dead: "compression is broken"},
 		"cut off":     {encoding: "gzip", content: bomb.Bytes()[:5000], title: "T"},
-		"corrupt":     {encoding: "gzip", content: append(bytes.Clone(bomb.Bytes()[:20]), bytes.Repeat([]byte{0xff}, 5000)...), dead: "compression is broken"},
+		"corrupt": {
+			encoding: "gzip", content: append(bytes.Clone(bomb.Bytes()[:20]), bytes.Repeat([]byte{0xff}, 5000)...),
+			dead: "compression is broken",
+		},
 	} {
 		w := newWeb(t, false, htmlOf(func(w http.ResponseWriter, r *http.Request) {
 			require.Equal(t, "gzip", r.Header.Get("Accept-Encoding"))
@@ -168,17 +171,21 @@ func TestRedirectLoopEnds(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, false, pages(map[string]string{
 		"a.example/loop": "> /loop", "a.example/ping": "> http://b.example/pong", "b.example/pong": "> http://a.example/ping",
-		"a.example/0": "> /1", "a.example/1": "> /2", "a.example/2": "> /3", "a.example/3": "> /4", "a.example/4": "> /5", "a.example/5": "<title>five</title>", "a.example/more": "> /0",
+		"a.example/0": "> /1", "a.example/1": "> /2", "a.example/2": "> /3", "a.example/3": "> /4", "a.example/4": "> /5",
+		"a.example/5": "<title>five</title>", "a.example/more": "> /0",
 		"a.example/nowhere": "> ", "a.example/odd": "> http://[::", "a.example/long": "> /" + strings.Repeat("x", 2*maxAddress),
-		"a.example/js": "> javascript:alert(1)", "a.example/file": "> file:///etc/passwd", "a.example/user": "> http://user:pw@a.example/0", "a.example/port": "> http://a.example:22/0",
+		"a.example/js": "> javascript:alert(1)", "a.example/file": "> file:///etc/passwd",
+		"a.example/user": "> http://user:pw@a.example/0", "a.example/port": "> http://a.example:22/0",
 		"a.example/tls": "> https://a.example:443/0", "a.example/gopher": "> gopher://a.example:70/0", "a.example/host": "> http:///0",
 	}))
 	p, err := w.fetch("a.example", "/0")
 	require.NoError(t, err)
 	require.Equal(t, "five", p.Title)
 	for path, why := range map[string]string{
-		"/loop": "more than 5 times", "/ping": "more than 5 times", "/more": "more than 5 times", "/nowhere": "", "/odd": "no address", "/long": "more than 4096 bytes",
-		"/js": "neither http nor https", "/file": "neither http nor https", "/gopher": "neither http nor https", "/user": "user name", "/port": "port 22", "/tls": "port 443", "/host": "without a host",
+		"/loop": "more than 5 times", "/ping": "more than 5 times", "/more": "more than 5 times", "/nowhere": "",
+		"/odd": "no address", "/long": "more than 4096 bytes",
+		"/js": "neither http nor https", "/file": "neither http nor https", "/gopher": "neither http nor https",
+		"/user": "user name", "/port": "port 22", "/tls": "port 443", "/host": "without a host",
 	} {
 		before := len(w.Pages())
 		_, err := w.fetch("a.example", path)
@@ -242,10 +249,13 @@ func TestCertificateMustFit(t *testing.T) {
 // forbidden returns addresses that must not be connected to, in all their forms.
 func forbidden() []string {
 	return []string{
-		"0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "127.0.0.2", "127.255.255.254", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1", "192.168.0.1",
+		"0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "127.0.0.2", "127.255.255.254", "169.254.169.254",
+		"172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1", "192.168.0.1",
 		"198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255",
-		"::", "::1", "::127.0.0.2", "::ffff:127.0.0.2", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:0:7f00:2", "64:ff9b::7f00:2", "64:ff9b::a9fe:a9fe", "64:ff9b:1::7f00:2", "100::1",
-		"2001::7f00:2", "2001:2::1", "2001:10::1", "2001:20::1", "2001:db8::1", "2002:7f00:2::1", "2002:a9fe:a9fe::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1", "ff0e::1",
+		"::", "::1", "::127.0.0.2", "::ffff:127.0.0.2", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:0:7f00:2",
+		"64:ff9b::7f00:2", "64:ff9b::a9fe:a9fe", "64:ff9b:1::7f00:2", "100::1",
+		"2001::7f00:2", "2001:2::1", "2001:10::1", "2001:20::1", "2001:db8::1", "2002:7f00:2::1", "2002:a9fe:a9fe::", "3fff::1",
+		"5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1", "ff0e::1",
 	}
 }
 
@@ -289,7 +299,8 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 		names := []string{net.JoinHostPort(address, w.Port)}
 		if ip.Is4() { // in the forms that browsers and libc accept
 			b := ip.As4()
-			names = append(names, fmt.Sprintf("%d:%s", uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3]), w.Port), fmt.Sprintf("0x%x.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.Port), fmt.Sprintf("0%o.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.Port))
+			names = append(names, fmt.Sprintf("%d:%s", uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3]), w.Port),
+				fmt.Sprintf("0x%x.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.Port), fmt.Sprintf("0%o.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.Port))
 		}
 		for _, name := range names {
 			to.Store("http://" + name + "/")
@@ -347,7 +358,10 @@ func TestPublicAddressOfSeveralIsUsed(t *testing.T) {
 func TestPortsAre80And443(t *testing.T) {
 	t.Parallel()
 	c := New(Config{})
-	for address, ok := range map[string]bool{"http://a.example/": true, "https://a.example/": true, "http://a.example:443/": true, "https://a.example:80/": true, "http://a.example:8080/": false, "https://a.example:22/": false, "http://a.example:0/": false} {
+	for address, ok := range map[string]bool{
+		"http://a.example/": true, "https://a.example/": true, "http://a.example:443/": true, "https://a.example:80/": true,
+		"http://a.example:8080/": false, "https://a.example:22/": false, "http://a.example:0/": false,
+	} {
 		at, err := url.Parse(address)
 		require.NoError(t, err)
 		require.Equal(t, ok, c.check(at) == nil, address)

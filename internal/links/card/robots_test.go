@@ -54,7 +54,11 @@ func TestRobotsAreObeyedAndRemembered(t *testing.T) {
 			w.Write([]byte("User-agent: *\nDisallow: /private\n")) // the client checks it
 			return
 		}
-		pages(map[string]string{"paper.example/a": "<title>T", "paper.example/private": "<title>P", "other.example/a": "> http://paper.example/private", "moved.example/robots.txt": "> http://paper.example/robots.txt", "moved.example/private": "<title>P"})(w, r)
+		pages(map[string]string{
+			"paper.example/a": "<title>T", "paper.example/private": "<title>P",
+			"other.example/a": "> http://paper.example/private", "moved.example/robots.txt": "> http://paper.example/robots.txt",
+			"moved.example/private": "<title>P",
+		})(w, r)
 	})
 	for range 3 {
 		p, err := w.fetch("paper.example", "/a")

@@ -149,7 +149,8 @@ func TestTwelveArticlesThatLookAlikeHaveTwelveIdentities(t *testing.T) {
 			"https://www.youtube.com/watch?v=dQw4w9WgXcQ", "https://www.youtube.com/watch?v=DQw4w9WgXcQ", "https://youtu.be/dQw4w9WgXc_",
 			"https://www.youtube.com/watch?v=short", "https://www.youtube.com/watch?v=other", "https://www.youtube.com/playlist?list=PL1",
 			"https://www.youtube.com/playlist?list=PL2", "https://www.youtube.com/@dQw4w9WgXcQ", "https://www.youtube.com/dQw4w9WgXcQ",
-			"https://www.youtube.com/embed/videoseries?list=PL1", "https://music.youtube.com/watch?v=dQw4w9WgXcQ", "https://a.example/watch?v=dQw4w9WgXcQ",
+			"https://www.youtube.com/embed/videoseries?list=PL1", "https://music.youtube.com/watch?v=dQw4w9WgXcQ",
+			"https://a.example/watch?v=dQw4w9WgXcQ",
 		},
 	} {
 		require.GreaterOrEqual(t, len(articles), 12)
@@ -195,7 +196,8 @@ func TestNoURLTakesTheIdentityOfAPageThatItDoesNotOpen(t *testing.T) {
 		"https://www.google.com/url?x=https://bank.example/x",
 		"https://www.google.com/amp/s/bank.example@evil.example/x",
 		"https://www.google.com/amp/s/evil.example/bank.example/x",
-		"https://m.github.io/2026/07/a-bridge-nobody-asked-for", "https://m.bank.example/x", "https://amp.bank.example/x", "https://mobile.bank.example/x", "https://bank.example:8443/x", "https://bank.example/x/amp",
+		"https://m.github.io/2026/07/a-bridge-nobody-asked-for", "https://m.bank.example/x", "https://amp.bank.example/x",
+		"https://mobile.bank.example/x", "https://bank.example:8443/x", "https://bank.example/x/amp",
 	} {
 		l, err := Parse(uri)
 		require.NotEqual(t, "bank.example/x", l.Identity, "%s %v", uri, err)
@@ -243,10 +245,16 @@ func TestFewURLsMayContainEachOther(t *testing.T) {
 
 func TestHostOfShortLinksIsKnown(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"t.co/a", "bit.ly/a", "www.bit.ly/a", "TinyURL.com/a", "ow.ly/a", "nyti.ms/a", "www.tiktok.com/t/a", "www.reddit.com/r/a/s/b"} {
+	for _, at := range []string{
+		"t.co/a", "bit.ly/a", "www.bit.ly/a", "TinyURL.com/a", "ow.ly/a", "nyti.ms/a", "www.tiktok.com/t/a",
+		"www.reddit.com/r/a/s/b",
+	} {
 		require.True(t, IsShort("https://"+at), at)
 	}
-	for _, at := range []string{"youtu.be/a", "www.youtube.com/a", "a.bit.ly/a", "bit.ly.example/a", "nott.co/a", "a.example/a", "bit.ly/", "bit.ly:8080/a", "www.reddit.com/r/a/b/s", "x"} {
+	for _, at := range []string{
+		"youtu.be/a", "www.youtube.com/a", "a.bit.ly/a", "bit.ly.example/a", "nott.co/a", "a.example/a", "bit.ly/",
+		"bit.ly:8080/a", "www.reddit.com/r/a/b/s", "x",
+	} {
 		require.False(t, IsShort("https://"+at), at)
 	}
 }
@@ -258,7 +266,11 @@ func TestLinkThatMayBeShort(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, l.MayShort, at)
 	}
-	for _, at := range []string{"sho.example/about", "sho.example/Ab", "sho.example/Ab1/c", "sho.example/a-1", "sho.example/Ab1?x=1", "sho.example/Ab1#/x", "a.sho.example/Ab1", "longername.example/Ab1", "bit.ly/Ab1", "x.com/Ab1", "sho.example/Abcdefghijkl1", "sho.example:81/Ab1"} {
+	for _, at := range []string{
+		"sho.example/about", "sho.example/Ab", "sho.example/Ab1/c", "sho.example/a-1", "sho.example/Ab1?x=1",
+		"sho.example/Ab1#/x", "a.sho.example/Ab1", "longername.example/Ab1", "bit.ly/Ab1", "x.com/Ab1",
+		"sho.example/Abcdefghijkl1", "sho.example:81/Ab1",
+	} {
 		l, err := Parse("https://" + at)
 		require.NoError(t, err)
 		require.False(t, l.MayShort, at)

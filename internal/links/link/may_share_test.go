@@ -16,9 +16,12 @@ func TestPostsThatShareNothingAreRuledOut(t *testing.T) {
 		textPost(t, `Nobody told me. Never "mind": the café is open, and/or closed`[:40]),
 		textPost(t, "no full stop, and/or none at all"),
 		textPost(t, "a sentence. another\nline. www is no link"),
-		textPost(t, "#tag. @a.example", `"facets":[{"index":{"byteStart":0,"byteEnd":4},"features":[{"$type":"app.bsky.richtext.facet#tag","tag":"tag"}]}]`),
-		textPost(t, "a reply.", `"reply":{"parent":{"uri":"at://did:plc:a/app.bsky.feed.post/3k"},"root":{"uri":"at://did:plc:a/app.bsky.feed.post/3k"}}`),
-		textPost(t, "a picture.", `"embed":{"$type":"app.bsky.embed.images","images":[{"alt":"see https://a.example/ \\","image":{"mimeType":"image/jpeg"}}]}`),
+		textPost(t, "#tag. @a.example",
+			`"facets":[{"index":{"byteStart":0,"byteEnd":4},"features":[{"$type":"app.bsky.richtext.facet#tag","tag":"tag"}]}]`),
+		textPost(t, "a reply.",
+			`"reply":{"parent":{"uri":"at://did:plc:a/app.bsky.feed.post/3k"},"root":{"uri":"at://did:plc:a/app.bsky.feed.post/3k"}}`),
+		textPost(t, "a picture.",
+			`"embed":{"$type":"app.bsky.embed.images","images":[{"alt":"see https://a.example/ \\","image":{"mimeType":"image/jpeg"}}]}`),
 	} {
 		require.False(t, MayShare([]byte(record)), record)
 		requireNothing(t, record)
@@ -66,7 +69,8 @@ func FuzzMayShare(f *testing.F) {
 }
 
 func BenchmarkMayShare(b *testing.B) {
-	record := []byte(textPost(b, "Nobody told me that the library closes on a Tuesday, of all days. Never mind: the café is open.", `"langs":["en"]`))
+	record := []byte(textPost(b,
+		"Nobody told me that the library closes on a Tuesday, of all days. Never mind: the café is open.", `"langs":["en"]`))
 	b.ReportAllocs()
 	for b.Loop() {
 		if MayShare(record) {

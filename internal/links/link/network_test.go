@@ -27,7 +27,10 @@ func TestLinksMatchTheSimulatedNetwork(t *testing.T) {
 		var claims []simnet.Claim
 		for _, l := range post.Links {
 			pages = append(pages, "https://"+l.Identity)
-			claims = append(claims, simnet.Claim{URL: l.URL, Title: l.Card.Title, Description: l.Card.Description, Picture: strings.TrimPrefix(l.Card.Image, "blob:"+e.DID+"/")})
+			claims = append(claims, simnet.Claim{
+				URL: l.URL, Title: l.Card.Title, Description: l.Card.Description,
+				Picture: strings.TrimPrefix(l.Card.Image, "blob:"+e.DID+"/"),
+			})
 		}
 		require.Equal(t, e.Links, pages, "%s", e.Record)
 		require.Equal(t, e.Claims, claims, "%s", e.Record)

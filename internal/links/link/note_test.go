@@ -31,10 +31,12 @@ func TestLinksOfNotes(t *testing.T) {
 		want          []string
 	}{
 		{"a link", "read https://news.example/a", nil, []string{"news.example/a"}},
-		{"punctuation of the sentence", "(see https://news.example/a), or https://news.example/b.", nil, []string{"news.example/a", "news.example/b"}},
+		{"punctuation of the sentence", "(see https://news.example/a), or https://news.example/b.", nil,
+			[]string{"news.example/a", "news.example/b"}},
 		{"one article in two spellings", "https://news.example/a http://www.news.example/a/?utm_source=x", nil, []string{"news.example/a"}},
 		{"references", "nostr:npub1qqq nostr:nevent1qqs.example/a @npub1 note1abc", nil, nil},
-		{"a picture and a film", "https://image.example/x.JPG https://film.example/y.mp4?z=1#t https://news.example/a", nil, []string{"news.example/a"}},
+		{"a picture and a film", "https://image.example/x.JPG https://film.example/y.mp4?z=1#t https://news.example/a", nil,
+			[]string{"news.example/a"}},
 		{"a page whose query names a picture", "https://news.example/a?i=x.jpg", nil, []string{"news.example/a?i=x.jpg"}},
 		{"a host that ends like a picture", "https://example.mov https://example.mov/", nil, []string{"example.mov", "example.mov"}[:1]},
 		{"media by its tag", "https://media.example/9f3c https://news.example/a", [][]string{imeta}, []string{"news.example/a"}},
@@ -56,7 +58,8 @@ func TestLinksOfArticles(t *testing.T) {
 		rule, content string
 		want          []string
 	}{
-		{"two links without a blank", "[a](https://news.example/a)[b](https://news.example/b)**c**", []string{"news.example/a", "news.example/b"}},
+		{"two links without a blank", "[a](https://news.example/a)[b](https://news.example/b)**c**",
+			[]string{"news.example/a", "news.example/b"}},
 		{"parentheses of the address", "([x](https://news.example/a_(b)))", []string{"news.example/a_(b)"}},
 		{"a picture", "![x](https://image.example/no-ending)", nil},
 		{"a picture that is a link", "[![x](https://image.example/p)](https://news.example/a)", []string{"news.example/a"}},
@@ -95,7 +98,10 @@ func TestHostileEvents(t *testing.T) {
 		_, err = InArticle([]byte(record))
 		require.Error(t, err, record)
 	}
-	for _, text := range []string{strings.Repeat("[](", 1<<19), strings.Repeat("[", 1<<20) + strings.Repeat("](", 1<<19), strings.Repeat("https://news.example/", 1<<16)} {
+	for _, text := range []string{
+		strings.Repeat("[](", 1<<19), strings.Repeat("[", 1<<20) + strings.Repeat("](", 1<<19),
+		strings.Repeat("https://news.example/", 1<<16),
+	} {
 		got, err := InArticle(eventOf(t, text))
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(got.Links), maxLinks)

@@ -84,7 +84,8 @@ func TestOriginalsOfCopies(t *testing.T) {
 		"https://bsky.brid.gy/" + strings.Repeat("x", MaxBytes) + "/at://did:plc:x/a.b/1": {},
 		"\x00": {}, "": {},
 	} {
-		got, err := InNote(eventOf(t, "x", []string{"proxy"}, []string{"proxy", "https://feed.example/1", "rss"}, []string{"proxy", id, "atproto"}))
+		got, err := InNote(eventOf(t, "x", []string{"proxy"}, []string{"proxy", "https://feed.example/1", "rss"},
+			[]string{"proxy", id, "atproto"}))
 		require.NoError(t, err)
 		require.Equal(t, want, got.Original, id)
 		_, original, err := InEventRepost(CollectionNoteRepost, eventOf(t, "", []string{"proxy", id, "activitypub"}))

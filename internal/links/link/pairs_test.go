@@ -43,7 +43,8 @@ func (c tally) recall() float64 { return float64(c.joined) / float64(max(c.same,
 // String returns recall and precision, and the pairs that are kept apart.
 func (c tally) String() string {
 	merged := c.different - c.apart
-	return fmt.Sprintf("%3d of %3d joined (%3.0f %%), %3d of %3d kept apart, precision %3.0f %%", c.joined, c.same, 100*c.recall(), c.apart, c.different,
+	return fmt.Sprintf("%3d of %3d joined (%3.0f %%), %3d of %3d kept apart, precision %3.0f %%", c.joined, c.same,
+		100*c.recall(), c.apart, c.different,
 		100*float64(c.joined)/float64(max(c.joined+merged, 1)))
 }
 

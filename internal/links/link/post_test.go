@@ -27,7 +27,8 @@ func inPost(t testing.TB, record string) []string {
 func textPost(t testing.TB, text string, more ...string) string {
 	quoted, err := json.Marshal(text)
 	require.NoError(t, err)
-	return `{"$type":"app.bsky.feed.post","createdAt":"2026-07-04T14:38:06.240Z","text":` + string(quoted) + strings.Join(append([]string{""}, more...), ",") + `}`
+	return `{"$type":"app.bsky.feed.post","createdAt":"2026-07-04T14:38:06.240Z","text":` + string(quoted) +
+		strings.Join(append([]string{""}, more...), ",") + `}`
 }
 
 // linked returns a facet that links a part of a text.
@@ -43,8 +44,11 @@ func card(uri, more string) string {
 func TestLinksOfFacetsCardsAndTextAreFoundInOrder(t *testing.T) {
 	t.Parallel()
 	text := "é https://bare.example/1 then second.example/a-lon... and third"
-	facets := `"facets":[` + linked(text, "third", "https://third.example/") + `,` + linked(text, "second.example/a-lon...", "https://second.example/a-long-path") + `]`
-	require.Equal(t, []string{"https://bare.example/1", "https://second.example/a-long-path", "https://third.example/", "https://card.example/"},
+	facets := `"facets":[` + linked(text, "third", "https://third.example/") + `,` + linked(text, "second.example/a-lon...",
+		"https://second.example/a-long-path") + `]`
+	require.Equal(t, []string{
+		"https://bare.example/1", "https://second.example/a-long-path", "https://third.example/", "https://card.example/",
+	},
 		inPost(t, textPost(t, text, facets, `"embed":`+card("https://card.example/", ""))))
 }
 
@@ -63,7 +67,10 @@ func TestArticleIsSharedOnceInItsFirstSpellingWithItsCard(t *testing.T) {
 		`"facets":[`+linked(text, "here", "https://web.archive.org/web/2026/https://news.example/2026/07/a-heron")+`]`,
 		`"embed":`+card("https://news.example/2026/07/a-heron/amp/?utm_source=x", `,"title":"A heron"`))))
 	require.NoError(t, err)
-	require.Equal(t, []Link{{URL: "http://www.news.example/2026/07/a-heron/", Identity: "news.example/2026/07/a-heron", Site: "news.example", Card: Card{Title: "A heron"}}}, p.Links)
+	require.Equal(t, []Link{{
+		URL: "http://www.news.example/2026/07/a-heron/", Identity: "news.example/2026/07/a-heron", Site: "news.example",
+		Card: Card{Title: "A heron"},
+	}}, p.Links)
 }
 
 func TestCardFillsItsLinkAnywhereInThePost(t *testing.T) {
@@ -75,7 +82,9 @@ func TestCardFillsItsLinkAnywhereInThePost(t *testing.T) {
 		`"embed":`+card("https://www.news.example/1?utm_source=x", `,"title":" A  title\n","description":"About\u0000 it"`+thumb))))
 	require.NoError(t, err)
 	require.Equal(t, Post{Links: []Link{
-		{URL: "https://www.news.example/1", Identity: "news.example/1", Site: "news.example", Card: Card{Title: "A title", Description: "About it", Image: "blob:did:plc:abc/bafkreiabc"}},
+		{URL: "https://www.news.example/1", Identity: "news.example/1", Site: "news.example", Card: Card{
+			Title: "A title", Description: "About it", Image: "blob:did:plc:abc/bafkreiabc",
+		}},
 		{URL: "https://b.example/2", Identity: "b.example/2", Site: "b.example"},
 	}, Text: text}, p)
 }
@@ -89,10 +98,15 @@ func TestQuoteIsRecordedWithAndWithoutACard(t *testing.T) {
 		want        Post
 	}{
 		{"a record", quoted, Post{Quoted: subject}},
-		{"a record with a card", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":` + card("https://a.example/", `,"title":"T"`) + `}`,
+		{"a record with a card",
+			`{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":` + card("https://a.example/", `,"title":"T"`) + `}`,
 			Post{Quoted: subject, Links: []Link{{URL: "https://a.example/", Identity: "a.example", Site: "a.example", Card: Card{Title: "T"}}}}},
-		{"a record with pictures", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":{"$type":"app.bsky.embed.images","images":[]}}`, Post{Quoted: subject}},
-		{"a card alone", card("https://a.example/", ""), Post{Links: []Link{{URL: "https://a.example/", Identity: "a.example", Site: "a.example"}}}},
+		{"a record with pictures",
+			`{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted +
+				`,"media":{"$type":"app.bsky.embed.images","images":[]}}`, Post{Quoted: subject}},
+		{"a card alone", card("https://a.example/", ""), Post{Links: []Link{{
+			URL: "https://a.example/", Identity: "a.example", Site: "a.example",
+		}}}},
 		{"pictures alone", `{"$type":"app.bsky.embed.images","images":[],"external":{"uri":"https://a.example/"}}`, Post{}},
 		{"a video alone", `{"$type":"app.bsky.embed.video","video":{}}`, Post{}},
 		{"an embed without a type", `{"external":{"uri":"https://a.example/"}}`, Post{}},
@@ -109,7 +123,8 @@ func TestWhatTheTextOpenedIsClosed(t *testing.T) {
 	t.Parallel()
 	const page = "https://a.example/x"
 	for _, c := range []struct{ text, uri, want string }{
-		{"(" + page + ")", page + ")", page}, {"„" + page + "“", page + "“", page}, {"«" + page + "»", page + "»", page}, {`"` + page + `"`, page + `"`, page},
+		{"(" + page + ")", page + ")", page}, {"„" + page + "“", page + "“", page}, {"«" + page + "»", page + "»", page},
+		{`"` + page + `"`, page + `"`, page},
 		{"(" + page + "\ufe0f", page + "\ufe0f", page}, {"「" + page + "」", page + "」", page},
 		{page + ")", page + ")", page + ")"}, {"(" + page + "_(y)", page + "_(y)", page + "_(y)"}, {"[" + page + ")", page + ")", page + ")"},
 	} {
@@ -124,8 +139,11 @@ func TestLinksToAnimatedPicturesAndTheNetworkDoNotCount(t *testing.T) {
 		"https://media.tenor.com/x/cat.gif?hh=280&ww=498", "https://tenor.com/view/cat-1", "https://c.tenor.com/x.gif",
 		"https://giphy.com/gifs/1", "https://media3.giphy.com/media/1/giphy.gif", "https://i.giphy.com/1.gif", "https://gph.is/1",
 		"https://klipy.com/gifs/1", "https://static.klipy.com/1.gif", "http://MEDIA.TENOR.COM./x.gif",
-		"https://bsky.app/profile/a.example/post/1", "https://www.bsky.app/", "https://go.bsky.app/x", "https://bsky.social/profile/a.example", "https://a.bsky.social/", "https://deer.social/profile/a.example/post/1", "https://njump.me/nevent1abc",
-		"https://www.google.com/url?q=https://bsky.app/profile/a.example/post/1", "https://l.facebook.com/l.php?u=https%3A%2F%2Ftenor.com%2Fview%2Fcat-1",
+		"https://bsky.app/profile/a.example/post/1", "https://www.bsky.app/", "https://go.bsky.app/x",
+		"https://bsky.social/profile/a.example", "https://a.bsky.social/", "https://deer.social/profile/a.example/post/1",
+		"https://njump.me/nevent1abc",
+		"https://www.google.com/url?q=https://bsky.app/profile/a.example/post/1",
+		"https://l.facebook.com/l.php?u=https%3A%2F%2Ftenor.com%2Fview%2Fcat-1",
 		"https://web.archive.org/web/2026/https://bsky.app/profile/a.example/post/1", "https://www.google.com/url?q=http://127.0.0.1/x",
 		"at://did:plc:abc/app.bsky.feed.post/1", "https://127.0.0.1/x", "https://user@a.example/",
 	} {
@@ -133,7 +151,10 @@ func TestLinksToAnimatedPicturesAndTheNetworkDoNotCount(t *testing.T) {
 		require.Empty(t, inPost(t, textPost(t, "here", `"facets":[`+linked("here", "here", uri)+`]`)), uri)
 		require.Empty(t, inPost(t, textPost(t, "look "+uri)), uri)
 	}
-	for _, uri := range []string{"https://nottenor.com/x", "https://tenor.com.a.example/x", "https://bsky.app.a.example/x", "https://bsky.social/about/blog/a"} {
+	for _, uri := range []string{
+		"https://nottenor.com/x", "https://tenor.com.a.example/x", "https://bsky.app.a.example/x",
+		"https://bsky.social/about/blog/a",
+	} {
 		require.Equal(t, []string{uri}, inPost(t, textPost(t, "", `"embed":`+card(uri, ""))), uri)
 	}
 }
@@ -175,7 +196,8 @@ func TestCardIsCleanPlainText(t *testing.T) {
 		{"a space before the last rune", strings.Repeat("é", 298) + " éé", strings.Repeat("é", 298) + " é"},
 		{"only white space", " \\n ", ""},
 	} {
-		p, err := InPost(poster, []byte(textPost(t, "", `"embed":`+card("https://a.example/", `,"title":"`+c.title+`","description":"`+strings.Repeat("d", 1001)+`"`))))
+		p, err := InPost(poster,
+			[]byte(textPost(t, "", `"embed":`+card("https://a.example/", `,"title":"`+c.title+`","description":"`+strings.Repeat("d", 1001)+`"`))))
 		require.NoError(t, err, c.rule)
 		require.Equal(t, c.want, p.Links[0].Card.Title, c.rule)
 		require.Len(t, p.Links[0].Card.Description, 1000)
@@ -187,14 +209,17 @@ func TestCardOfAWallGivesNothing(t *testing.T) {
 	t.Parallel()
 	const thumb = `,"thumb":{"ref":{"$link":"bafkreiabc"}}`
 	for title, given := range map[string]bool{
-		"Bank - Are you a robot?": false, "bank.example": false, "Bank": false, "���ɥ - � 100�": false, "Making sure you&amp;#39;re not a bot!": false,
-		"Are you a robot? asks the bank": true, "Bank raises rates": true,
+		"Bank - Are you a robot?": false, "bank.example": false, "Bank": false, "���ɥ - � 100�": false,
+		"Making sure you&amp;#39;re not a bot!": false,
+		"Are you a robot? asks the bank":        true, "Bank raises rates": true,
 	} {
-		p, err := InPost(poster, []byte(textPost(t, "", `"embed":`+card("https://bank.example/2026/a-real-story", thumb+`,"description":"d","title":"`+title+`"`))))
+		p, err := InPost(poster,
+			[]byte(textPost(t, "", `"embed":`+card("https://bank.example/2026/a-real-story", thumb+`,"description":"d","title":"`+title+`"`))))
 		require.NoError(t, err)
 		require.Equal(t, given, p.Links[0].Card != Card{}, title)
 	}
-	p, err := InPost(poster, []byte(textPost(t, "", `"embed":`+card("https://bank.example/in?returnUrl=%2F2026%2Fstory", thumb+`,"title":"Bank for members"`))))
+	p, err := InPost(poster,
+		[]byte(textPost(t, "", `"embed":`+card("https://bank.example/in?returnUrl=%2F2026%2Fstory", thumb+`,"title":"Bank for members"`))))
 	require.NoError(t, err)
 	require.Zero(t, p.Links[0].Card, "the address is that of a wall")
 }
@@ -235,7 +260,8 @@ func TestFieldOfAWrongTypeAffectsOnlyItself(t *testing.T) {
 		{`[` + good + `]`, `{"$type":["app.bsky.embed.external"],"external":{"uri":"https://x.example/"}}`, []string{"https://good.example/"}},
 		{`[` + good + `]`, `{"$type":"app.bsky.embed.external","external":7}`, []string{"https://good.example/"}},
 		{`[` + good + `]`, `{"$type":"app.bsky.embed.external","external":{"uri":["https://x.example/"]}}`, []string{"https://good.example/"}},
-		{`[` + good + `]`, `{"$type":"app.bsky.embed.external","external":{"uri":"https://card.example/","title":7,"description":{},"thumb":7}}`, both},
+		{`[` + good +
+			`]`, `{"$type":"app.bsky.embed.external","external":{"uri":"https://card.example/","title":7,"description":{},"thumb":7}}`, both},
 	} {
 		require.Equal(t, c.want, inPost(t, textPost(t, "here", `"facets":`+c.facets, `"embed":`+c.embed)), "%s %s", c.facets, c.embed)
 	}
@@ -248,7 +274,8 @@ func TestRangeOutsideTheTextCoversNoBareLink(t *testing.T) {
 	const text = "see https://bare.example/x"
 	for _, index := range []string{
 		`{"byteStart":0,"byteEnd":9999}`, `{"byteStart":-1,"byteEnd":26}`, `{"byteStart":26,"byteEnd":0}`, `{"byteStart":5,"byteEnd":5}`,
-		`{"byteStart":0,"byteEnd":9223372036854775808}`, `{"byteStart":1e99,"byteEnd":26}`, `{"byteStart":0.5,"byteEnd":26}`, `{"byteStart":"0","byteEnd":"26"}`, `{"byteStart":{"x":[]},"byteEnd":26}`, `{"byteEnd":26}`, `null`, `{}`,
+		`{"byteStart":0,"byteEnd":9223372036854775808}`, `{"byteStart":1e99,"byteEnd":26}`, `{"byteStart":0.5,"byteEnd":26}`,
+		`{"byteStart":"0","byteEnd":"26"}`, `{"byteStart":{"x":[]},"byteEnd":26}`, `{"byteEnd":26}`, `null`, `{}`,
 	} {
 		require.Equal(t, []string{"https://bare.example/x", "https://hidden.example/"}, inPost(t, textPost(t, text,
 			`"facets":[{"index":`+index+`,"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://hidden.example/"}]}]`)), index)
@@ -265,15 +292,18 @@ func TestFacetReplacesTheBareLinkItOverlaps(t *testing.T) {
 		{"https://bare.example/x", `{"$type":"app.bsky.richtext.facet#link","uri":"https://real.example/"}`, []string{"https://real.example/"}},
 		{"x", `{"$type":"app.bsky.richtext.facet#link","uri":"https://real.example/"}`, []string{"https://real.example/"}},
 		{"a https", `{"$type":"app.bsky.richtext.facet#link","uri":"at://x"}`, []string{}},
-		{"a ", `{"$type":"app.bsky.richtext.facet#link","uri":"https://real.example/"}`, []string{"https://real.example/", "https://bare.example/x"}},
-		{" b", `{"$type":"app.bsky.richtext.facet#link","uri":"https://real.example/"}`, []string{"https://bare.example/x", "https://real.example/"}},
+		{"a ", `{"$type":"app.bsky.richtext.facet#link","uri":"https://real.example/"}`,
+			[]string{"https://real.example/", "https://bare.example/x"}},
+		{" b", `{"$type":"app.bsky.richtext.facet#link","uri":"https://real.example/"}`,
+			[]string{"https://bare.example/x", "https://real.example/"}},
 		{"bare.example", `{"$type":"app.bsky.richtext.facet#mention","did":"did:plc:x"}`, []string{}},
 		{"bare", `{"$type":"app.bsky.richtext.facet#tag","tag":"bare"}`, []string{"https://bare.example/x"}},
 		{"bare", `{"$type":"some.other.facet","uri":"https://real.example/"}`, []string{"https://bare.example/x"}},
 	} {
 		start := strings.Index(text, c.part)
 		require.Equal(t, c.want, inPost(t, textPost(t, text,
-			fmt.Sprintf(`"facets":[{"index":{"byteStart":%d,"byteEnd":%d},"features":[%s]}]`, start, start+len(c.part), c.feature))), "%q %s", c.part, c.feature)
+			fmt.Sprintf(`"facets":[{"index":{"byteStart":%d,"byteEnd":%d},"features":[%s]}]`, start, start+len(c.part),
+				c.feature))), "%q %s", c.part, c.feature)
 	}
 }
 
@@ -313,12 +343,16 @@ func TestHugeTextIsReadUpToItsLimit(t *testing.T) {
 	filler := strings.Repeat("a.b ", maxText/4)
 	require.Empty(t, inPost(t, textPost(t, filler+"https://a.example/x")))
 	require.Equal(t, []string{"https://a.example/x"}, inPost(t, textPost(t, filler[:maxText-40]+"https://a.example/x")))
-	require.Empty(t, inPost(t, textPost(t, "https://a.example/"+strings.Repeat(")", 200_000))), "a text that is cut off inside a link must not share it")
+	require.Empty(t, inPost(t, textPost(t, "https://a.example/"+strings.Repeat(")", 200_000))),
+		"a text that is cut off inside a link must not share it")
 }
 
 func TestInvalidPostIsAnError(t *testing.T) {
 	t.Parallel()
-	for _, record := range []string{"", " ", "null", "7", `"x"`, "[]", "{", `{"text":"x"`, `{"text":"x"}}`, `{"text":}`, "\x00", strings.Repeat(`{"a":`, 20_000)} {
+	for _, record := range []string{
+		"", " ", "null", "7", `"x"`, "[]", "{", `{"text":"x"`, `{"text":"x"}}`, `{"text":}`, "\x00",
+		strings.Repeat(`{"a":`, 20_000),
+	} {
 		p, err := InPost(poster, []byte(record))
 		require.Error(t, err, "%.20q", record)
 		require.Zero(t, p)
@@ -333,8 +367,10 @@ func addPosts(f *testing.F) {
 	text := "é https://bare.example/1 then second.example/a-lon... www.x.com (a.com/b) 日本https://b.example/。"
 	f.Add(textPost(f, text, `"facets":[`+linked(text, "second.example/a-lon...", "https://second.example/a-long-path")+`]`,
 		`"embed":`+card("https://card.example/", `,"title":" a b ","description":"c","thumb":{"ref":{"$link":"bafkreiabc"}}`)))
-	f.Add(textPost(f, "x", `"embed":{"$type":"app.bsky.embed.recordWithMedia","record":{},"media":`+card("https://media.tenor.com/x.gif", "")+`}`))
-	f.Add(textPost(f, "x", `"facets":[{"index":{"byteStart":-1,"byteEnd":1e9},"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://u@a.example"}]},7]`))
+	f.Add(textPost(f, "x",
+		`"embed":{"$type":"app.bsky.embed.recordWithMedia","record":{},"media":`+card("https://media.tenor.com/x.gif", "")+`}`))
+	f.Add(textPost(f, "x",
+		`"facets":[{"index":{"byteStart":-1,"byteEnd":1e9},"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://u@a.example"}]},7]`))
 	f.Add(`{"text":"\ud800 a.example/x","facets":{},"embed":[]}`)
 }
 
@@ -368,7 +404,8 @@ func BenchmarkInPost(b *testing.B) {
 		{"reply", textPost(b, "Yes, exactly this!", `"langs":["en"],"reply":{"parent":{"cid":"bafyreib2rxk3rw6putwarch3a","uri":"at://did:plc:abc/app.bsky.feed.post/3k"},"root":{"cid":"bafyreib2rxk3rw6putwarch3a","uri":"at://did:plc:abc/app.bsky.feed.post/3k"}}`)},
 		{"bare", textPost(b, "Worth your time: https://www.harbourtimes.example/2026/07/a-bridge-nobody-asked-for-1234?utm_source=bluesky")},
 		{"card", textPost(b, text, `"facets":[`+linked(text, "www.youtube.com/watch?v=V5lD...", "https://www.youtube.com/watch?v=V5lDo-jw8mA")+`]`,
-			`"embed":`+card("https://www.youtube.com/watch?v=V5lDo-jw8mA", `,"title":"What does it mean?","description":"YouTube video","thumb":{"$type":"blob","ref":{"$link":"bafkreias7oxbr6swsuggccmtnqpoeami4jza5x4w3urltn6gzhqf4k6k2e"},"mimeType":"image/jpeg","size":119635}`))},
+			`"embed":`+card("https://www.youtube.com/watch?v=V5lDo-jw8mA",
+				`,"title":"What does it mean?","description":"YouTube video","thumb":{"$type":"blob","ref":{"$link":"bafkreias7oxbr6swsuggccmtnqpoeami4jza5x4w3urltn6gzhqf4k6k2e"},"mimeType":"image/jpeg","size":119635}`))},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			record := []byte(c.record)

@@ -86,7 +86,9 @@ func TestSubjectsOfQuotes(t *testing.T) {
 		{"the tag is surer", "look", [][]string{{"q", id, "", by}, {"p", other}}, theNote},
 		{"no author", "look", [][]string{{"q", id, "", "npub1"}}, Subject{}},
 		{"an article", "look", [][]string{{"q", "30023:" + by + ":d", "", ""}}, Subject{CollectionArticle, theNote.DID, "d"}},
-		{"the first that can be read", "look", [][]string{{"q"}, {"q", "x"}, {"q", "30024:" + by + ":d"}, {"q", id, "", by}, {"q", other, "", by}}, theNote},
+		{"the first that can be read", "look", [][]string{
+			{"q"}, {"q", "x"}, {"q", "30024:" + by + ":d"}, {"q", id, "", by}, {"q", other, "", by},
+		}, theNote},
 		{"an answer is no quote", "look", [][]string{{"e", id, "", "root", by}, {"p", by}}, Subject{}},
 	} {
 		got, err := InNote(eventOf(t, c.content, c.tags...))

@@ -28,11 +28,15 @@ func TestSubjectsAreAddressesOfPosts(t *testing.T) {
 		"": {},
 	} {
 		require.Equal(t, want, parseSubject(uri), uri)
-		repost, err := InRepost([]byte(`{"$type":"app.bsky.feed.repost","subject":{"uri":"` + strings.ReplaceAll(uri, "\x00", `\u0000`) + `","cid":"c"},"via":{"uri":"at://did:plc:y/app.bsky.feed.repost/3k"}}`))
+		repost, err := InRepost([]byte(`{"$type":"app.bsky.feed.repost","subject":{"uri":"` + strings.ReplaceAll(uri, "\x00",
+			`\u0000`) + `","cid":"c"},"via":{"uri":"at://did:plc:y/app.bsky.feed.repost/3k"}}`))
 		require.NoError(t, err)
 		require.Equal(t, want, repost, uri)
 	}
-	for _, record := range []string{`{}`, `{"subject":null}`, `{"subject":"at://did:plc:x/app.bsky.feed.post/3k"}`, `{"subject":{"uri":7}}`, `{"subject":[{}]}`} {
+	for _, record := range []string{
+		`{}`, `{"subject":null}`, `{"subject":"at://did:plc:x/app.bsky.feed.post/3k"}`, `{"subject":{"uri":7}}`,
+		`{"subject":[{}]}`,
+	} {
 		repost, err := InRepost([]byte(record))
 		require.NoError(t, err, record)
 		require.Equal(t, Subject{}, repost, record)

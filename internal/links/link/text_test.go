@@ -40,17 +40,22 @@ func TestBareLinksOfAText(t *testing.T) {
 		{"scheme alone", "https:// http://", nil},
 
 		{"full stop", "https://a.example/x.", []string{"https://a.example/x"}},
-		{"comma and the like", "https://a.example/x, https://a.example/y; https://a.example/z:", []string{"https://a.example/x", "https://a.example/y", "https://a.example/z"}},
+		{"comma and the like", "https://a.example/x, https://a.example/y; https://a.example/z:", []string{
+			"https://a.example/x", "https://a.example/y", "https://a.example/z",
+		}},
 		{"question", "https://a.example/x?!", []string{"https://a.example/x"}},
 		{"dot inside", "https://a.example/x.html", []string{"https://a.example/x.html"}},
 		{"dash and underscore stay", "https://youtu.be/dQw4w9WgX_- ", []string{"https://youtu.be/dQw4w9WgX_-"}},
 		{"in parentheses", "(https://a.example/x)", []string{"https://a.example/x"}},
 		{"in parentheses, then a stop", "(see https://a.example/x).", []string{"https://a.example/x"}},
 		{"its own parentheses", "https://en.wikipedia.org/wiki/Mercury_(planet)", []string{"https://en.wikipedia.org/wiki/Mercury_(planet)"}},
-		{"parentheses inside parentheses", "(https://en.wikipedia.org/wiki/Mercury_(planet)).", []string{"https://en.wikipedia.org/wiki/Mercury_(planet)"}},
+		{"parentheses inside parentheses", "(https://en.wikipedia.org/wiki/Mercury_(planet)).",
+			[]string{"https://en.wikipedia.org/wiki/Mercury_(planet)"}},
 		{"markdown", "[text](https://a.example/x) **https://a.example/y**", []string{"https://a.example/x", "https://a.example/y"}},
 		{"brackets", "[https://a.example/x]", []string{"https://a.example/x"}},
-		{"quotes", `"https://a.example/x" 'https://a.example/y' “https://a.example/z”`, []string{"https://a.example/x", "https://a.example/y", "https://a.example/z"}},
+		{"quotes", `"https://a.example/x" 'https://a.example/y' “https://a.example/z”`, []string{
+			"https://a.example/x", "https://a.example/y", "https://a.example/z",
+		}},
 		{"angle brackets", "<https://a.example/x>", []string{"https://a.example/x"}},
 		{"host and path in parentheses", "(nytimes.com/x)", []string{"https://nytimes.com/x"}},
 
@@ -77,7 +82,8 @@ func TestBareLinksOfAText(t *testing.T) {
 	} {
 		var got []string
 		for _, l := range bareLinks(c.text, nil) {
-			require.True(t, strings.HasPrefix(c.text[l.at:], strings.TrimPrefix(l.uri, "https://")) || strings.HasPrefix(c.text[l.at:], l.uri), "%s: %q is not at byte %d", c.rule, l.uri, l.at)
+			require.True(t, strings.HasPrefix(c.text[l.at:], strings.TrimPrefix(l.uri, "https://")) ||
+				strings.HasPrefix(c.text[l.at:], l.uri), "%s: %q is not at byte %d", c.rule, l.uri, l.at)
 			got = append(got, l.uri)
 		}
 		require.Equal(t, c.want, got, "%s: %q", c.rule, c.text)

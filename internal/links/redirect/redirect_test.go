@@ -72,7 +72,9 @@ func TestShortLinkIsFollowedToTheFirstOtherHost(t *testing.T) {
 // that its shortener is asked.
 func TestArchiveIsNotAsked(t *testing.T) {
 	t.Parallel()
-	for _, copied := range []string{"https://web.archive.org/web/2020/https://bit.ly/x?a=1", "https://archive.is/2020/https://www.bit.ly/x?a=1"} {
+	for _, copied := range []string{
+		"https://web.archive.org/web/2020/https://bit.ly/x?a=1", "https://archive.is/2020/https://www.bit.ly/x?a=1",
+	} {
 		l, err := link.Parse(copied)
 		require.NoError(t, err)
 		require.True(t, l.Short)

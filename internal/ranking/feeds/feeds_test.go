@@ -28,9 +28,11 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 func TestFeedsWithOneMemoryAreComputedAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, 'https://news.example/' || n, 'site' || n % 2 || '.example', $1 FROM generate_series(1, 40) AS n`, noon())
+	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen)
+		SELECT n::text, 'https://news.example/' || n, 'site' || n % 2 || '.example', $1 FROM generate_series(1, 40) AS n`, noon())
 	execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
-		SELECT 'did:plc:' || s, 'app.bsky.feed.post', id::text, id, id, 'post', $1::timestamptz - id * interval '1 minute' - s * interval '1 second' FROM links, generate_series(1, 4) AS s`, noon())
+		SELECT 'did:plc:' || s, 'app.bsky.feed.post', id::text, id, id, 'post',
+			$1::timestamptz - id * interval '1 minute' - s * interval '1 second' FROM links, generate_series(1, 4) AS s`, noon())
 	const readers = 12
 	var all sync.WaitGroup
 	read, failed := make([]feeds.Feed, readers), make([]error, readers)
@@ -61,9 +63,11 @@ func TestFeedCountsPeopleBehindManyShares(t *testing.T) {
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) VALUES ('a', 'https://news.example/a', 'news.example', $1)`, noon())
 	execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
-		SELECT 'did:plc:often', 'app.bsky.feed.post', s::text, 1, 1, 'post', $1::timestamptz - interval '1 day' + s * interval '1 second' FROM generate_series(1, 1000) AS s`, noon())
+		SELECT 'did:plc:often', 'app.bsky.feed.post', s::text, 1, 1, 'post',
+			$1::timestamptz - interval '1 day' + s * interval '1 second' FROM generate_series(1, 1000) AS s`, noon())
 	at := noon().Add(-time.Hour)
-	execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:b', 'app.bsky.feed.post', 'b', 1, 1, 'post', $1), ('did:plc:c', 'app.bsky.feed.post', 'c', 1, 1, 'post', $2)`,
+	execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		VALUES ('did:plc:b', 'app.bsky.feed.post', 'b', 1, 1, 'post', $1), ('did:plc:c', 'app.bsky.feed.post', 'c', 1, 1, 'post', $2)`,
 		at.Add(-time.Hour), at)
 	f, err := feeds.Read(t.Context(), pool, ranking.Query{At: noon(), Limit: 10})
 	require.NoError(t, err)

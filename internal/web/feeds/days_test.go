@@ -51,7 +51,9 @@ func (d *feedDays) start(public string) {
 	if d.server != nil {
 		d.server.Close()
 	}
-	handler, err := web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: d.pool, Now: d.time, URL: public, Logger: slog.New(slog.DiscardHandler)})
+	handler, err := web.Handler(web.Config{
+		Parts: []web.Part{links.Part(""), Part()}, DB: d.pool, Now: d.time, URL: public, Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(d.t, err)
 	d.server, d.url, d.etags = httptest.NewServer(handler), public, map[string]string{}
 	d.t.Cleanup(d.server.Close)
@@ -91,10 +93,12 @@ func (d *feedDays) live() {
 	case k < 30: // deletes one of the latest shares
 		d.exec(`DELETE FROM shares WHERE (did, rkey) IN (SELECT did, rkey FROM shares ORDER BY shared_at DESC OFFSET $1 LIMIT 1)`, d.r.IntN(30))
 	case k < 33: // an edit
-		d.exec(`UPDATE shares AS s SET named_id = l.id, link_id = l.counts_as FROM links AS l WHERE l.id = $1 AND (s.did, s.rkey) IN (SELECT did, rkey FROM shares ORDER BY shared_at DESC OFFSET $2 LIMIT 1)`,
+		d.exec(`UPDATE shares AS s SET named_id = l.id, link_id = l.counts_as FROM links AS l
+			WHERE l.id = $1 AND (s.did, s.rkey) IN (SELECT did, rkey FROM shares ORDER BY shared_at DESC OFFSET $2 LIMIT 1)`,
 			link(), d.r.IntN(30))
 	case k < 35:
-		d.exec(`INSERT INTO accounts (did, status) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET status = excluded.status`, did(), []string{"active", "active", "takendown"}[d.r.IntN(3)])
+		d.exec(`INSERT INTO accounts (did, status) VALUES ($1, $2)
+			ON CONFLICT (did) DO UPDATE SET status = excluded.status`, did(), []string{"active", "active", "takendown"}[d.r.IntN(3)])
 	case k < 37:
 		m := ranking.Merge{Link: link(), Into: link(), Why: ranking.ByHand, Now: d.time()}
 		merge(func(tx pgx.Tx) error { return ranking.MergeLinks(d.t.Context(), tx, m) })
@@ -208,9 +212,14 @@ func TestFeedReaderSeesEachLinkOnce(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	d := &feedDays{t: t, r: rand.New(rand.NewPCG(seed, 0)), pool: schematest.New(t), published: map[string]time.Time{}, first: map[string]string{}, ids: map[string]string{}}
+	d := &feedDays{
+		t: t, r: rand.New(rand.NewPCG(seed, 0)), pool: schematest.New(t), published: map[string]time.Time{},
+		first: map[string]string{}, ids: map[string]string{},
+	}
 	d.now.Store(dayStart().Unix())
-	d.exec(`INSERT INTO links (identity, url, site, title, first_seen) SELECT 'news.example/' || n, 'https://news.example/' || n, 'news.example', 'Story ' || n, $1 FROM generate_series(1, $2::int) AS n`, dayStart(), dayLinks)
+	d.exec(`INSERT INTO links (identity, url, site, title, first_seen)
+		SELECT 'news.example/' || n, 'https://news.example/' || n, 'news.example', 'Story ' || n, $1
+		FROM generate_series(1, $2::int) AS n`, dayStart(), dayLinks)
 	d.start("https://old.example")
 	for end := dayStart().Add(48 * time.Hour); d.time().Before(end); {
 		for range 12 {
@@ -223,8 +232,10 @@ func TestFeedReaderSeesEachLinkOnce(t *testing.T) {
 		}
 	}
 	var merged, split int
-	require.NoError(t, d.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE split_at IS NULL), count(split_at) FROM link_merges`).Scan(&merged, &split))
-	t.Logf("%d entries; %d of %d links merged, %d split; %d entries came back; %d responses without change", len(d.published), merged, dayLinks, split, d.left, d.unchanged)
+	require.NoError(t, d.pool.QueryRow(t.Context(),
+		`SELECT count(*) FILTER (WHERE split_at IS NULL), count(split_at) FROM link_merges`).Scan(&merged, &split))
+	t.Logf("%d entries; %d of %d links merged, %d split; %d entries came back; %d responses without change", len(d.published),
+		merged, dayLinks, split, d.left, d.unchanged)
 	require.Greater(t, len(d.published), 50)
 	require.Greater(t, merged, 10)
 	require.Positive(t, split)

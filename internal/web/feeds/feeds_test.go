@@ -101,7 +101,9 @@ func TestFeedHasTheFiltersOfTheView(t *testing.T) {
 	r.Share("https://other.example/", "did:plc:000", time.Minute)
 	r.Exec(`UPDATE links SET site = 'other.example' WHERE url = 'https://other.example/'`)
 	r.Exec(`UPDATE links SET kept_sharers = NULL, kept_at = NULL`)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:q' || n, 'app.bsky.feed.post', 'q', 1, 1, 'quote', $1::timestamptz FROM generate_series(1, 3) AS n`, r.Now.Add(-time.Minute))
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:q' || n, 'app.bsky.feed.post', 'q', 1, 1, 'quote', $1::timestamptz
+		FROM generate_series(1, 3) AS n`, r.Now.Add(-time.Minute))
 	r.Exec(`INSERT INTO watches (target) VALUES ('few.example'), ('all.example')`)
 	r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT DISTINCT 2, did FROM shares`)
 	r.Exec(`INSERT INTO watch_members (watch_id, did) VALUES (1, 'did:plc:000'), (1, 'did:plc:003')`)
@@ -131,14 +133,16 @@ func TestFeedsHaveOneAddress(t *testing.T) {
 	r := newRig(t)
 	r.Exec(`INSERT INTO watches (target) VALUES ('alice.example')`)
 	for target, want := range map[string]string{
-		"/feed.json?domain=news.example&at_least=5": "/feed.json?at_least=5&domain=news.example", "/feed.atom?at_least=3&limit=100": "/feed.atom", "/feed.atom?text=": "/feed.atom",
+		"/feed.json?domain=news.example&at_least=5": "/feed.json?at_least=5&domain=news.example",
+		"/feed.atom?at_least=3&limit=100":           "/feed.atom", "/feed.atom?text=": "/feed.atom",
 		"/feed.atom?at_least=1": "", "/feed.atom?limit=50": "", "/feed.json?watch=alice.example&degree=first": "",
 	} {
 		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, want, rec.Header().Get("Location"), target)
 		require.Equal(t, want == "", rec.Code == http.StatusOK, "%s: %s", target, rec.Body.String())
 	}
-	for target, wrong := range map[string]string{"/feed.atom?window=6h": "unknown parameter &#34;window&#34;", "/feed.json?at_least=0": "at_least is", "/feed.atom?limit=201": "limit is",
+	for target, wrong := range map[string]string{"/feed.atom?window=6h": "unknown parameter &#34;window&#34;",
+		"/feed.json?at_least=0": "at_least is", "/feed.atom?limit=201": "limit is",
 		"/feed.atom?watch=nobody.example": "watch is", "/feed.json?cursor=x": "cursor", "/feed.atom?sort=speed": "sort"} {
 		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, http.StatusBadRequest, rec.Code, target)
@@ -153,7 +157,10 @@ func TestFeedsHaveOneAddress(t *testing.T) {
 func TestPageAnnouncesItsFeeds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for target, want := range map[string]string{"/": "", "/?window=1h&sort=speed&density=compact&limit=10": "", "/?at_least=5&ways=post&domain=news.example": "?at_least=5&ways=post&domain=news.example"} {
+	for target, want := range map[string]string{
+		"/": "", "/?window=1h&sort=speed&density=compact&limit=10": "",
+		"/?at_least=5&ways=post&domain=news.example": "?at_least=5&ways=post&domain=news.example",
+	} {
 		page := r.Parse(r.Get(target))
 		announced := webtest.Find(page, func(n *html.Node) bool { return n.Data == "link" && webtest.Attr(n, "rel") == "alternate" })
 		require.Len(t, announced, 2)
@@ -161,7 +168,9 @@ func TestPageAnnouncesItsFeeds(t *testing.T) {
 			href := webtest.Attr(announced[i], "href")
 			require.Equal(t, format.path+want, href, target)
 			require.Equal(t, format.mediaType, webtest.Attr(announced[i], "type"))
-			require.NotEmpty(t, webtest.Find(page, func(n *html.Node) bool { return n.Data == "a" && webtest.Attr(n, "href") == href }), "the page must have a visible link to the feed")
+			require.NotEmpty(t, webtest.Find(page, func(n *html.Node) bool {
+				return n.Data == "a" && webtest.Attr(n, "href") == href
+			}), "the page must have a visible link to the feed")
 			rec := r.Do(http.MethodGet, href)
 			require.Equal(t, http.StatusOK, rec.Code)
 			require.Equal(t, format.mediaType+"; charset=utf-8", rec.Header().Get("Content-Type"))
@@ -196,7 +205,10 @@ func TestFeedIsComputedEveryFiveMinutes(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.Do(http.MethodGet, "/feed.json", "If-None-Match", etag).Code, "the ETag is that of the other format")
 	r.fillFeed(0, 0, 3)
 	r.later()
-	for _, header := range [][]string{{"If-None-Match", etag}, {"If-Modified-Since", changed}, {"If-None-Match", etag, "If-Modified-Since", r.Now.Add(time.Hour).Format(http.TimeFormat)}} {
+	for _, header := range [][]string{
+		{"If-None-Match", etag}, {"If-Modified-Since", changed},
+		{"If-None-Match", etag, "If-Modified-Since", r.Now.Add(time.Hour).Format(http.TimeFormat)},
+	} {
 		require.Equal(t, http.StatusOK, r.Do(http.MethodGet, "/feed.atom", header...).Code, header)
 	}
 	require.Len(t, r.entries("/feed.atom"), 2)
@@ -211,18 +223,31 @@ func TestFeedsLeadToThePublicAddress(t *testing.T) {
 	named := r.Get("http://localhost:8080/feed.json")
 	require.Contains(t, named, `"http://localhost:8080/feed.json"`)
 	require.Contains(t, named, `http://localhost:8080/links/1`)
-	require.Contains(t, r.Do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(), `"http://localhost/feed.json"`, "the header is not from a trusted proxy")
+	require.Contains(t, r.Do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(),
+		`"http://localhost/feed.json"`, "the header is not from a trusted proxy")
 	proxies, err := web.ParseProxies([]string{"127.0.0.0/8"})
 	require.NoError(t, err)
-	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, Proxies: proxies, Logger: slog.New(slog.DiscardHandler)})
+	r.Handler, err = web.Handler(web.Config{
+		Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, Proxies: proxies,
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
-	require.Contains(t, r.Do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(), `"https://localhost/feed.json"`)
-	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: func() time.Time { return r.Now }, URL: "https://weir.example/", Logger: slog.New(slog.DiscardHandler)})
+	require.Contains(t, r.Do(http.MethodGet, "http://localhost/feed.json", "X-Forwarded-Proto", "https").Body.String(),
+		`"https://localhost/feed.json"`)
+	r.Handler, err = web.Handler(web.Config{
+		Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: func() time.Time { return r.Now },
+		URL: "https://weir.example/", Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	public := r.Get("http://localhost:8080/feed.json")
 	require.Equal(t, strings.ReplaceAll(named, "http://localhost:8080", "https://weir.example"), public)
-	for _, wrong := range []string{"weir.example", "ftp://weir.example", "https://weir.example/path", "https://user@weir.example", "https://"} {
-		_, err := web.Handler(web.Config{Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: time.Now, URL: wrong, Logger: slog.New(slog.DiscardHandler)})
+	for _, wrong := range []string{
+		"weir.example", "ftp://weir.example", "https://weir.example/path", "https://user@weir.example", "https://",
+	} {
+		_, err := web.Handler(web.Config{
+			Parts: []web.Part{links.Part(""), Part()}, DB: r.Pool, Now: time.Now, URL: wrong,
+			Logger: slog.New(slog.DiscardHandler),
+		})
 		require.ErrorContains(t, err, "URL", wrong)
 	}
 }
@@ -279,14 +304,17 @@ func TestFeedsThatStrangersAskForAreLimited(t *testing.T) {
 	require.Len(t, r.entries("/feed.atom?at_least=50"), 1)
 	require.Equal(t, 202, remembered())
 	var gone string
-	require.NoError(t, r.Pool.QueryRow(t.Context(), `SELECT string_agg(n::text, ' ') FROM generate_series(1, 200) AS n WHERE n::text NOT IN (SELECT view FROM feeds)`).Scan(&gone))
+	require.NoError(t, r.Pool.QueryRow(t.Context(),
+		`SELECT string_agg(n::text, ' ') FROM generate_series(1, 200) AS n WHERE n::text NOT IN (SELECT view FROM feeds)`).Scan(&gone))
 	require.Contains(t, []string{"7", "8"}, gone)
-	r.Exec(`INSERT INTO feed_entries (feed_id, link_id, reached_at) SELECT id, n, $1::timestamptz - n * interval '1 day' FROM feeds, generate_series(100, 2500) AS n WHERE view LIKE 'at least 3 %watch ""%'`, r.Now)
+	r.Exec(`INSERT INTO feed_entries (feed_id, link_id, reached_at) SELECT id, n, $1::timestamptz - n * interval '1 day'
+		FROM feeds, generate_series(100, 2500) AS n WHERE view LIKE 'at least 3 %watch ""%'`, r.Now)
 	r.fillFeed(0, 0, 4)
 	r.later()
 	require.Len(t, r.entries("/feed.atom"), 3)
 	var kept int
-	require.NoError(t, r.Pool.QueryRow(t.Context(), `SELECT max(n) FROM (SELECT count(*) AS n FROM feed_entries GROUP BY feed_id) AS f`).Scan(&kept))
+	require.NoError(t, r.Pool.QueryRow(t.Context(),
+		`SELECT max(n) FROM (SELECT count(*) AS n FROM feed_entries GROUP BY feed_id) AS f`).Scan(&kept))
 	require.Equal(t, 2000, kept)
 }
 

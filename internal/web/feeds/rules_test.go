@@ -83,12 +83,14 @@ func checkAtom(document string) error {
 	entries := feed.all("entry")
 	authors := len(feed.all("author")) > 0
 	names := "author category contributor generator icon id link logo rights subtitle title updated entry"
-	if err := errors.Join(feed.only(names), feed.counts("id title updated", "generator icon logo rights subtitle"), feed.constructs()); err != nil {
+	if err := errors.Join(feed.only(names), feed.counts("id title updated", "generator icon logo rights subtitle"),
+		feed.constructs()); err != nil {
 		return err
 	}
 	seen := map[string]bool{}
 	for _, e := range entries {
-		err := errors.Join(e.only("author category content contributor id link published rights source summary title updated"), e.counts("id title updated", "content published rights source summary"), e.constructs())
+		err := errors.Join(e.only("author category content contributor id link published rights source summary title updated"),
+			e.counts("id title updated", "content published rights source summary"), e.constructs())
 		if err != nil {
 			return err
 		}
@@ -298,17 +300,22 @@ func TestRulesOfFeedsRefuseWrongFeeds(t *testing.T) {
 		`<entry><id>urn:x:2</id><title>t</title><updated>2026-05-04T12:00:00Z</updated><link href="https://a.example/"/><content type="html">c</content></entry></feed>`
 	require.NoError(t, checkAtom(atom))
 	for _, change := range [][2]string{
-		{`http://www.w3.org/2005/Atom`, `http://purl.org/atom/ns#`}, {`<id>urn:x:1</id>`, ``}, {`<title>t</title>`, ``}, {`<title>t</title>`, `<title>t</title><title>t</title>`}, {`12:00:00Z`, `12:00:00`},
-		{`2026-05-04T`, `2026-05-04t`}, {`<author><name>n</name></author>`, ``}, {`<name>n</name>`, ``}, {`urn:x:2`, `urn:x:1`}, {`<link href="https://a.example/"/><content type="html">c</content>`, ``},
-		{`https://a.example/`, `/a`}, {`type="html"`, `type="div"`}, {`>c<`, `><b>c</b><`}, {`>c<`, ">\x01<"}, {`<link href="https://a.example/"/>`, `<link href="https://a.example/"/><link href="https://b.example/"/>`},
-		{`</author>`, `</author>text`}, {`<entry>`, `<item/><entry>`}, {`</entry>`, ``}, {`<link href="https://a.example/"/>`, `<link/>`}, {`urn:x:2`, `2`}, {`>c<`, `>&nbsp;<`},
+		{`http://www.w3.org/2005/Atom`, `http://purl.org/atom/ns#`}, {`<id>urn:x:1</id>`, ``}, {`<title>t</title>`, ``},
+		{`<title>t</title>`, `<title>t</title><title>t</title>`}, {`12:00:00Z`, `12:00:00`},
+		{`2026-05-04T`, `2026-05-04t`}, {`<author><name>n</name></author>`, ``}, {`<name>n</name>`, ``}, {`urn:x:2`, `urn:x:1`},
+		{`<link href="https://a.example/"/><content type="html">c</content>`, ``},
+		{`https://a.example/`, `/a`}, {`type="html"`, `type="div"`}, {`>c<`, `><b>c</b><`}, {`>c<`, ">\x01<"},
+		{`<link href="https://a.example/"/>`, `<link href="https://a.example/"/><link href="https://b.example/"/>`},
+		{`</author>`, `</author>text`}, {`<entry>`, `<item/><entry>`}, {`</entry>`, ``},
+		{`<link href="https://a.example/"/>`, `<link/>`}, {`urn:x:2`, `2`}, {`>c<`, `>&nbsp;<`},
 	} {
 		require.Error(t, checkAtom(strings.Replace(atom, change[0], change[1], 1)), "%q", change)
 	}
 	feed := `{"version":"https://jsonfeed.org/version/1.1","title":"t","feed_url":"https://a.example/feed.json","authors":[{"name":"n"}],"items":[{"id":"1","url":"https://a.example/","content_html":"c","date_published":"2026-05-04T12:00:00Z"},{"id":"2","content_text":"c"}]}`
 	require.NoError(t, checkJSONFeed(feed))
 	for _, change := range [][2]string{
-		{`1.1`, `1`}, {`"title":"t",`, ``}, {`"title":"t"`, `"title":1`}, {`"items"`, `"entries"`}, {`"id":"1"`, `"id":1`}, {`"id":"2"`, `"id":"1"`}, {`"content_html":"c",`, ``}, {`12:00:00Z`, `noon`},
+		{`1.1`, `1`}, {`"title":"t",`, ``}, {`"title":"t"`, `"title":1`}, {`"items"`, `"entries"`}, {`"id":"1"`, `"id":1`},
+		{`"id":"2"`, `"id":"1"`}, {`"content_html":"c",`, ``}, {`12:00:00Z`, `noon`},
 		{`https://a.example/"`, `a"`}, {`"name":"n"`, ``}, {`"id":"2"`, `"id":"2","count":3`}, {`]}`, `]`},
 	} {
 		require.Error(t, checkJSONFeed(strings.Replace(feed, change[0], change[1], 1)), "%q", change)

@@ -147,8 +147,11 @@ func TestUnknownParametersOfThePageAreNamed(t *testing.T) {
 func TestRankingHasPages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.Exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) SELECT n, 'https://a.example/' || n, 'a.example', n, $1, 1, $1 FROM generate_series(1, 120) AS n`, r.Now)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', id, id, 'post', $1::timestamptz - interval '1 second' * n FROM links, generate_series(1, 120) AS n WHERE n <= id`, r.Now)
+	r.Exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at)
+		SELECT n, 'https://a.example/' || n, 'a.example', n, $1, 1, $1 FROM generate_series(1, 120) AS n`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:' || n, 'c', 'r', id, id, 'post', $1::timestamptz - interval '1 second' * n
+		FROM links, generate_series(1, 120) AS n WHERE n <= id`, r.Now)
 	var starts []string
 	seen, target := map[string]bool{}, "/?at_least=1&density=compact"
 	for target != "" {

@@ -50,8 +50,10 @@ func TestAPIReturnsAtMostItsLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.Exec(`WITH l AS (
-			INSERT INTO links (identity, url, site, first_seen) SELECT 'https://a.example/' || n, 'https://a.example/' || n, 'a.example', $1 FROM generate_series(1, 250) AS n RETURNING id
-		) INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:a', 'c', 'r', id, id, 'post', $1 FROM l`, r.Now)
+			INSERT INTO links (identity, url, site, first_seen)
+			SELECT 'https://a.example/' || n, 'https://a.example/' || n, 'a.example', $1 FROM generate_series(1, 250) AS n RETURNING id
+		) INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:a', 'c', 'r', id, id, 'post', $1
+		FROM l`, r.Now)
 	for query, want := range map[string]int{"": 50, "?limit=1": 1, "?limit=50": 50, "?limit=200": 200} {
 		var response trendingJSON
 		require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/trending"+query)), &response))
@@ -126,7 +128,9 @@ func TestUnreachableDatabaseIsAClear503(t *testing.T) {
 func TestHungDatabaseTimesOutAfterFiveSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		handler, err := web.Handler(web.Config{Parts: []web.Part{Part("")}, DB: webtest.Hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+		handler, err := web.Handler(web.Config{
+			Parts: []web.Part{Part("")}, DB: webtest.Hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler),
+		})
 		require.NoError(t, err)
 		began := time.Now()
 		rec := httptest.NewRecorder()

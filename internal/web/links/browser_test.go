@@ -24,23 +24,34 @@ import (
 // and at least one.
 func (r *rig) fillNews(links int) {
 	r.T.Helper()
-	titles := []string{"The river that changed its course in a single night", "A city without cars, ten years on: what the numbers say about air, trade and sleep", "Tram",
+	titles := []string{"The river that changed its course in a single night",
+		"A city without cars, ten years on: what the numbers say about air, trade and sleep", "Tram",
 		"Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"}
 	r.Exec(`INSERT INTO links (identity, url, site, title, description, image, card_from, first_seen, kept_sharers, kept_at)
-		SELECT 'news.example/2026/05/04/story-' || n, 'https://news.example/2026/05/04/story-' || n, (ARRAY['news.example', 'a-rather-long-name-of-a-host.observer.example'])[1 + n % 2], ($2::text[])[1 + n % 4] || ' ' || n,
+		SELECT 'news.example/2026/05/04/story-' || n, 'https://news.example/2026/05/04/story-' || n,
+			(ARRAY['news.example', 'a-rather-long-name-of-a-host.observer.example'])[1 + n % 2], ($2::text[])[1 + n % 4] || ' ' || n,
 			left('Engineers, neighbours and a geologist explain what happened upstream, what it cost, and why nobody is in a hurry to put it back. With maps and a timeline.', 50 + n * 37 % 100),
-			CASE n % 3 WHEN 1 THEN '' ELSE 'blob:did:plc:abc/bafkreiabcdefgh' END, 'at://did:plc:abc/app.bsky.feed.post/3kabc', $1::timestamptz - n * interval '13 minutes', 1, $1
+			CASE n % 3 WHEN 1 THEN '' ELSE 'blob:did:plc:abc/bafkreiabcdefgh' END, 'at://did:plc:abc/app.bsky.feed.post/3kabc',
+				$1::timestamptz - n * interval '13 minutes', 1, $1
 		FROM generate_series(1, $3::int) AS n`, r.Now, titles, links)
-	r.Exec(`INSERT INTO accounts (did, handle, avatar) SELECT 'did:plc:p' || n, (ARRAY['alice', 'bob-the-builder-of-long-names', 'c'])[1 + n % 3] || n || '.example', 'https://x.example/p/bafkreiabcdefgh@jpeg' FROM generate_series(0, 59) AS n`)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'app.bsky.feed.post', 'r' || id, id, id, 'post', $1::timestamptz - interval '1 minute' * (n * 3 + id)
+	r.Exec(`INSERT INTO accounts (did, handle, avatar)
+		SELECT 'did:plc:p' || n, (ARRAY['alice', 'bob-the-builder-of-long-names', 'c'])[1 + n % 3] || n || '.example',
+			'https://x.example/p/bafkreiabcdefgh@jpeg' FROM generate_series(0, 59) AS n`)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:p' || n, 'app.bsky.feed.post', 'r' || id, id, id, 'post', $1::timestamptz - interval '1 minute' * (n * 3 + id)
 		FROM links, generate_series(0, 59) AS n WHERE n < greatest(60 / id, 1)`, r.Now)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT 'did:plc:p' || n, 'app.bsky.feed.repost', 'rr' || n, 1, 1, 'repost', $1::timestamptz - interval '30 seconds' * n, 'did:plc:p0', 'r1' FROM generate_series(20, 40) AS n`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey)
+		SELECT 'did:plc:p' || n, 'app.bsky.feed.repost', 'rr' || n, 1, 1, 'repost', $1::timestamptz - interval '30 seconds' * n,
+			'did:plc:p0', 'r1' FROM generate_series(20, 40) AS n`, r.Now)
 	r.Exec(`INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:p0', 'app.bsky.feed.post', 'r1', '{1}')`)
-	r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT 'app.bsky.feed.post', 'did:plc:p' || n, 'r1', 'r', 'c', $1, jsonb_build_object('text', 'Worth your time, the night shift most of all. ' || n) FROM generate_series(0, 9) AS n`, r.Now)
+	r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		SELECT 'app.bsky.feed.post', 'did:plc:p' || n, 'r1', 'r', 'c', $1,
+			jsonb_build_object('text', 'Worth your time, the night shift most of all. ' || n) FROM generate_series(0, 9) AS n`, r.Now)
 	r.Exec(`INSERT INTO watches (target, synced_at) VALUES ('alice.example', now()), ('bob.example', now())`)
 	r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:p' || n FROM generate_series(0, 337) AS n`)
 	r.Exec(`INSERT INTO watch_members (watch_id, did) VALUES (2, 'did:plc:p1'), (2, 'did:plc:p2')`)
-	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked) VALUES ('jetstream', $1, $2, 'the server forgot', now(), 342, 120)`, r.Now.Add(-26*time.Hour), r.Now.Add(-25*time.Hour))
+	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked)
+		VALUES ('jetstream', $1, $2, 'the server forgot', now(), 342, 120)`, r.Now.Add(-26*time.Hour), r.Now.Add(-25*time.Hour))
 	r.Stream("jetstream", "live", "")
 }
 
@@ -71,7 +82,8 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 	r.fillNews(50)
 	pages := map[string]string{
 		"ranking": "/", "filtered": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=news.example&text=the&by=alice3.example&watch=alice.example&degree=first",
-		"long": "/?window=7d&watch=alice.example&limit=20", "compact": "/?density=compact", "link": "/links/1", "other link": "/links/4?window=1h&watch=bob.example", "empty": "/?window=1h&domain=nothing.example", "error": "/?x=1",
+		"long": "/?window=7d&watch=alice.example&limit=20", "compact": "/?density=compact", "link": "/links/1",
+		"other link": "/links/4?window=1h&watch=bob.example", "empty": "/?window=1h&domain=nothing.example", "error": "/?x=1",
 	}
 	r.give("Another title that few gave", "https://m.news.example/2026/05/04/story-1", "did:plc:p3", "did:plc:p4")
 	for _, scheme := range []string{"light", "dark"} {
@@ -171,14 +183,17 @@ func TestKeys(t *testing.T) {
 		b.Press("k")
 		require.Equal(t, rank, focused())
 	}
-	b.Do(chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierCtrl)), chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierAlt)), chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierMeta)))
+	b.Do(chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierCtrl)),
+		chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierAlt)), chromedp.KeyEvent("j", chromedp.KeyModifiers(kb.ModifierMeta)))
 	require.Equal(t, "3", focused(), "keys with a modifier are the browser's")
-	browsertest.Evaluate[chromedp.Void](b, `document.addEventListener("click", (e) => { e.preventDefault(); window.opened = e.target.href; }, {once: true})`)
+	browsertest.Evaluate[chromedp.Void](b,
+		`document.addEventListener("click", (e) => { e.preventDefault(); window.opened = e.target.href; }, {once: true})`)
 	b.Press("o")
 	require.Equal(t, "https://news.example/2026/05/04/story-3", browsertest.Evaluate[string](b, "window.opened"))
 	b.Press("/")
 	require.Equal(t, "search", focused())
-	b.Do(chromedp.Evaluate[chromedp.Void](`document.activeElement.value = ""`)) // unlike a keyboard's key, this one types a character although it was handled
+	// unlike a keyboard's key, this one types a character although it was handled
+	b.Do(chromedp.Evaluate[chromedp.Void](`document.activeElement.value = ""`))
 	for _, key := range []string{"j", "o", "n", "?", "/"} {
 		b.Press(key)
 	}
@@ -224,9 +239,11 @@ func TestRowsNeverMove(t *testing.T) {
 	_, err := chromedp.Call(b.Context, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: "mouseMoved", X: 500, Y: 500})
 	require.NoError(t, err)
 	under := browsertest.Evaluate[string](b, over)
-	browsertest.Evaluate[chromedp.Void](b, `window.heard = []; new MutationObserver(() => heard.push(document.querySelector("[role=status]").innerText)).observe(document.querySelector("[role=status]"), {childList: true, characterData: true, subtree: true})`)
+	browsertest.Evaluate[chromedp.Void](b,
+		`window.heard = []; new MutationObserver(() => heard.push(document.querySelector("[role=status]").innerText)).observe(document.querySelector("[role=status]"), {childList: true, characterData: true, subtree: true})`)
 
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 5, 5, 'post', $1 FROM generate_series(100, 199) AS n`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:p' || n, 'c', 'new', 5, 5, 'post', $1 FROM generate_series(100, 199) AS n`, r.Now)
 	b.Until(`document.querySelector('[data-id="5"] [data-count]').innerText === "112"`)
 	require.Equal(t, "and 109 more", b.Read(`[data-id="5"] .others`))
 	r.Share("https://new.example/1", "did:plc:p1", 0)
@@ -264,7 +281,8 @@ func TestTimesOfAPage(t *testing.T) {
 	require.NoError(t, err)
 	b.Show("/links/1")
 	require.Equal(t, "1 min ago", b.Read(".thread time"))
-	require.Regexp(t, `^4 May 2026, 11:59:00 UTC \(.*05:29.*\)$`, browsertest.Evaluate[string](b, `document.querySelector(".thread time").title`))
+	require.Regexp(t, `^4 May 2026, 11:59:00 UTC \(.*05:29.*\)$`,
+		browsertest.Evaluate[string](b, `document.querySelector(".thread time").title`))
 	require.Equal(t, "2026-05-04T11:59:00Z", browsertest.Evaluate[string](b, `document.querySelector(".thread time").dateTime`))
 	require.Contains(t, b.Read(".axis"), "02:32", "the chart begins in the reader's time zone")
 }
@@ -291,7 +309,8 @@ func TestRowKeepsItsHeight(t *testing.T) {
 		b.Size(width, 800)
 	}
 	before := browsertest.Evaluate[float64](b, height)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 1, 1, 'post', $1 FROM generate_series(100, 337) AS n`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:p' || n, 'c', 'new', 1, 1, 'post', $1 FROM generate_series(100, 337) AS n`, r.Now)
 	b.Until(`document.querySelector("[data-count]").innerText === "298"`)
 	require.InDelta(t, before, browsertest.Evaluate[float64](b, height), 0.01)
 	b.Size(1280, 800)
@@ -363,7 +382,9 @@ func TestFrontPageIsSmall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(50)
-	r.Exec(`UPDATE links SET title = md5('a' || id) || md5('b' || id), description = md5('c' || id) || md5('d' || id) || md5('e' || id) || md5('f' || id) || md5('g' || id)`) // no words repeat
+	r.Exec(`UPDATE links
+		SET title = md5('a' || id) || md5('b' || id),
+			description = md5('c' || id) || md5('d' || id) || md5('e' || id) || md5('f' || id) || md5('g' || id)`) // no words repeat
 	rec := r.Do(http.MethodGet, "/?window=24h", "Accept-Encoding", "gzip")
 	require.Equal(t, "gzip", rec.Header().Get("Content-Encoding"))
 	require.Equal(t, 50, strings.Count(r.Get("/?window=24h"), `<li class="link"`))

@@ -25,7 +25,9 @@ func TestWindowLongerThanTheLedgerSaysSinceWhen(t *testing.T) {
 	since := func(query string, window time.Duration, words, date string) {
 		t.Helper()
 		notice := ""
-		for _, n := range webtest.Find(r.Parse(r.Get("/?window="+query)), func(n *html.Node) bool { return webtest.Attr(n, "id") == "incomplete" }) {
+		for _, n := range webtest.Find(r.Parse(r.Get("/?window="+query)), func(n *html.Node) bool {
+			return webtest.Attr(n, "id") == "incomplete"
+		}) {
 			notice = webtest.Text(n)
 		}
 		var list, link struct {

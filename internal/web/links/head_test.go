@@ -19,13 +19,16 @@ func TestSubtitleDescribesTheCountedAccounts(t *testing.T) {
 		t.Helper()
 		doc := r.Parse(r.Get("/?window=3h"))
 		shown := webtest.Text(webtest.Find(doc, func(n *html.Node) bool { return webtest.Attr(n, "id") == "subtitle" })[0])
-		require.Equal(t, shown, webtest.Attr(webtest.Find(doc, func(n *html.Node) bool { return webtest.Attr(n, "name") == "description" })[0], "content"))
+		require.Equal(t, shown, webtest.Attr(webtest.Find(doc, func(n *html.Node) bool {
+			return webtest.Attr(n, "name") == "description"
+		})[0], "content"))
 		return shown
 	}
 	require.Equal(t, "The links most shared on Bluesky in the last 3 hours.", says())
 	watch := func(kind, target string, members int) {
 		r.Exec(`INSERT INTO watches (kind, target) VALUES ($1, $2)`, kind, target)
-		r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT (SELECT max(id) FROM watches), 'did:plc:' || n FROM generate_series(1, $1) AS n`, members)
+		r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT (SELECT max(id) FROM watches), 'did:plc:' || n
+			FROM generate_series(1, $1) AS n`, members)
 	}
 	for want, c := range map[string]struct {
 		kind, target string

@@ -21,7 +21,8 @@ func TestTextsOfStrangersStayText(t *testing.T) {
 	r.Share("https://a.example/", "did:plc:aaa", time.Minute)
 	r.Share("https://a.example/", "did:plc:bbb", time.Minute)
 	r.Exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:aaa', '')`)
-	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', $1, $2, '', now())`, r.Now.Add(-time.Hour), r.Now.Add(-time.Minute))
+	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
+		VALUES ('jetstream', $1, $2, '', now())`, r.Now.Add(-time.Hour), r.Now.Add(-time.Minute))
 	for _, text := range webtest.HostileTexts() {
 		text = strings.ReplaceAll(text, "\x00", "") // Postgres cannot store NUL
 		r.Exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
@@ -56,13 +57,16 @@ func TestOnlyHTTPLinksAreShown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	bad := []string{
-		"javascript:alert(1)", "JavaScript:alert(1)//https://x.example/", "data:text/html,<script>alert(1)</script>", "vbscript:x", "//x.example/",
-		"/relative", "https:opaque", "https://", "http:///path", " https://x.example/", "https://x.example/\x7f", "file:///etc/passwd", "blob:https://x.example/1",
+		"javascript:alert(1)", "JavaScript:alert(1)//https://x.example/", "data:text/html,<script>alert(1)</script>",
+		"vbscript:x", "//x.example/",
+		"/relative", "https:opaque", "https://", "http:///path", " https://x.example/", "https://x.example/\x7f",
+		"file:///etc/passwd", "blob:https://x.example/1",
 	}
 	for _, u := range bad {
 		r.Share(u, "did:plc:aaa", time.Minute)
 	}
-	good := []string{"https://ok.example/a;b,c@d:e=1+2$3!~*?q=%27&x=1;2&y[]=%2F#/route", "http://ok.example/", "https://xn--caf-dma.example/%C3%A9"}
+	good := []string{"https://ok.example/a;b,c@d:e=1+2$3!~*?q=%27&x=1;2&y[]=%2F#/route", "http://ok.example/",
+		"https://xn--caf-dma.example/%C3%A9"}
 	for _, u := range good {
 		r.Share(u, "did:plc:aaa", time.Minute)
 	}
@@ -86,7 +90,10 @@ func TestCardLinksOnlyToPosts(t *testing.T) {
 	t.Parallel()
 	none := &Server{Server: &web.Server{}}
 	require.Equal(t, "https://bsky.app/profile/did:plc:abc/post/3kabc", none.postURL("at://did:plc:abc/app.bsky.feed.post/3kabc"))
-	for _, uri := range []string{"", "at://did:plc:abc", "at://did:plc:abc/app.bsky.feed.like/3kabc", "at://did:plc:abc/app.bsky.feed.post", "https://x.example/", "javascript:alert(1)"} {
+	for _, uri := range []string{
+		"", "at://did:plc:abc", "at://did:plc:abc/app.bsky.feed.like/3kabc", "at://did:plc:abc/app.bsky.feed.post",
+		"https://x.example/", "javascript:alert(1)",
+	} {
 		require.Empty(t, none.postURL(uri), uri)
 	}
 }

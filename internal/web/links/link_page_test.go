@@ -22,14 +22,18 @@ func TestSharersLeadToTheShares(t *testing.T) {
 	r := newRig(t)
 	r.fillLink()
 	page := r.Parse(r.Get("/?window=3h&watch=hub.example"))
-	require.Equal(t, "The links most shared in the last 3 hours by the 7 accounts that hub.example follows.", webtest.Text(webtest.Find(page, func(n *html.Node) bool { return webtest.Attr(n, "id") == "subtitle" })[0]))
+	require.Equal(t, "The links most shared in the last 3 hours by the 7 accounts that hub.example follows.",
+		webtest.Text(webtest.Find(page, func(n *html.Node) bool {
+			return webtest.Attr(n, "id") == "subtitle"
+		})[0]))
 	count := webtest.Find(page, webtest.Class("count"))[0]
 	require.Equal(t, "shared by 2", webtest.Text(count))
 	require.Equal(t, "/links/1?window=3h&watch=hub.example", webtest.Attr(count, "href"))
 	body := r.Get(webtest.Attr(count, "href"))
 	r.Audit(body)
 	page = r.Parse(body)
-	require.Equal(t, "10 shares by 8 accounts 2 count in the last 3 hours, of the accounts that hub.example leads to", webtest.Text(webtest.Find(page, webtest.Class("meta"))[0]))
+	require.Equal(t, "10 shares by 8 accounts 2 count in the last 3 hours, of the accounts that hub.example leads to",
+		webtest.Text(webtest.Find(page, webtest.Class("meta"))[0]))
 	var threads []string
 	for _, li := range webtest.Find(page, webtest.Class("thread")) {
 		threads = append(threads, webtest.Text(li))
@@ -48,8 +52,10 @@ func TestSharersLeadToTheShares(t *testing.T) {
 	for _, a := range webtest.Find(page, webtest.Class("from")) {
 		require.True(t, strings.HasPrefix(webtest.Attr(a, "href"), "https://bsky.app/profile/did:plc:"), webtest.Attr(a, "href"))
 	}
-	for target, code := range map[string]int{"/links/2": 404, "/links/x": 400, "/links/-1": 400, "/links/1?window=2h": 400, "/links/1?watch=nobody.example": 400, "/links/1?cursor=x": 400,
-		"/links/1?utm_source=elsewhere": 400, "/links/1?window=1h&window=3h": 400, "/links/1?window=7d": 302, "/links/1?sort=speed": 400, "/links/1?window=%zz": 400, "/links/": 404, "/?watch=nobody.example": 400} {
+	for target, code := range map[string]int{"/links/2": 404, "/links/x": 400, "/links/-1": 400, "/links/1?window=2h": 400,
+		"/links/1?watch=nobody.example": 400, "/links/1?cursor=x": 400,
+		"/links/1?utm_source=elsewhere": 400, "/links/1?window=1h&window=3h": 400, "/links/1?window=7d": 302,
+		"/links/1?sort=speed": 400, "/links/1?window=%zz": 400, "/links/": 404, "/?watch=nobody.example": 400} {
 		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, code, rec.Code, target)
 		require.Contains(t, rec.Header().Get("Content-Type"), "text/html", target)
@@ -75,7 +81,10 @@ func TestLinkPageOffersTheGift(t *testing.T) {
 		return all
 	}
 	require.Empty(t, offered())
-	for gift, want := range map[string][]string{sharedLink + `?gift="><script>`: {sharedLink + `?gift="><script>`}, "javascript:alert(1)": nil, "http://site.example/?gift=1": nil} {
+	for gift, want := range map[string][]string{
+		sharedLink + `?gift="><script>`: {sharedLink + `?gift="><script>`}, "javascript:alert(1)": nil,
+		"http://site.example/?gift=1": nil,
+	} {
 		r.Exec(`UPDATE shares SET gift = $1`, gift)
 		r.Audit(r.Get("/links/1"))
 		for i, href := range offered() {
@@ -93,7 +102,8 @@ func TestSharesHavePages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.Share(sharedLink, "did:plc:0", 0)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'app.bsky.feed.post', 'r', 1, 1, 'post', $1::timestamptz FROM generate_series(1, 119) AS n`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:' || n, 'app.bsky.feed.post', 'r', 1, 1, 'post', $1::timestamptz FROM generate_series(1, 119) AS n`, r.Now)
 	seen, pages := map[string]bool{}, 0
 	for target := "/links/1?window=1h"; target != ""; pages++ {
 		page := r.Parse(r.Get(target))
@@ -150,7 +160,10 @@ func TestWatchCanBeChosen(t *testing.T) {
 	form := webtest.Find(page, webtest.Element("form"))[1]
 	require.Equal(t, []string{"/", "get"}, []string{webtest.Attr(form, "action"), webtest.Attr(form, "method")})
 	require.Equal(t, "24h", webtest.Attr(webtest.Find(form, webtest.Element("input"))[0], "value"), "the form must keep the window")
-	require.Equal(t, "The links most shared in the last 24 hours by the 2 accounts in the watches of alice.example.", webtest.Text(webtest.Find(page, func(n *html.Node) bool { return webtest.Attr(n, "id") == "subtitle" })[0]))
+	require.Equal(t, "The links most shared in the last 24 hours by the 2 accounts in the watches of alice.example.",
+		webtest.Text(webtest.Find(page, func(n *html.Node) bool {
+			return webtest.Attr(n, "id") == "subtitle"
+		})[0]))
 	require.Equal(t, []string{"https://a.example/"}, titles(r.rows("/?window=24h&watch=alice.example")))
 	require.Len(t, r.rows("/?window=24h&watch="), 2)
 	for _, a := range webtest.Find(webtest.Find(page, webtest.Class("tabs"))[0], webtest.Element("a")) {
@@ -161,8 +174,10 @@ func TestWatchCanBeChosen(t *testing.T) {
 // give has accounts share the link in posts with the same title and address.
 func (r *rig) give(title, address string, dids ...string) {
 	r.T.Helper()
-	r.Exec(`INSERT INTO claims (link_id, hash, url, site, title) VALUES (1, sha256(convert_to($1 || $2, 'UTF8')), $2, 'a.example', $1)`, title, address)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id) SELECT d, 'app.bsky.feed.post', 'g-' || $1, 1, 1, 'post', $2, (SELECT max(id) FROM claims) FROM unnest($3::text[]) AS d`,
+	r.Exec(`INSERT INTO claims (link_id, hash, url, site, title)
+		VALUES (1, sha256(convert_to($1 || $2, 'UTF8')), $2, 'a.example', $1)`, title, address)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)
+		SELECT d, 'app.bsky.feed.post', 'g-' || $1, 1, 1, 'post', $2, (SELECT max(id) FROM claims) FROM unnest($3::text[]) AS d`,
 		title, r.Now.Add(-time.Minute), dids)
 }
 
@@ -181,13 +196,20 @@ func TestLinkPageShowsWhatLostTheVote(t *testing.T) {
 	for _, ul := range webtest.Find(page, webtest.Class("given")) {
 		given = append(given, webtest.Text(ul))
 	}
-	require.Equal(t, []string{"Another title 2 accounts A third 1 account", "https://a.example/?m=1 2 accounts http://a.example 1 account"}, given)
-	require.Equal(t, "Sharers over time Sharers since the first of these shares: 7 now. 4 May, 06:00 UTC 7 now", webtest.Text(webtest.Find(page, webtest.Class("chart"))[0].FirstChild.NextSibling)+" "+
-		webtest.Attr(webtest.Find(page, webtest.Element("svg"))[0], "aria-label")+" "+webtest.Text(webtest.Find(page, webtest.Class("axis"))[0]))
-	require.Regexp(t, `^M0 71\.0L10\.0 61\.1L.*L480\.0 2\.0$`, webtest.Attr(webtest.Find(page, webtest.Class("line"))[0], "d"), "from nobody to all")
-	require.Contains(t, webtest.Text(webtest.Find(page, webtest.Class("how"))[0]), "1 share does not count: the account is not active. No gap is known that could hide shares.")
-	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked) VALUES ('jetstream', $1, $2, 'the server forgot', now(), 10, 4)`, r.Now.Add(-8*time.Hour), r.Now.Add(-7*time.Hour))
-	require.Contains(t, webtest.Text(webtest.Find(r.Parse(r.Get("/links/1?window=24h")), webtest.Class("how"))[0]), "The counts may be too low. 4 May, 04:00 UTC – 4 May, 05:00 UTC: the server forgot; 10 accounts have to be compared with what is stored; 4 done")
+	require.Equal(t, []string{
+		"Another title 2 accounts A third 1 account", "https://a.example/?m=1 2 accounts http://a.example 1 account",
+	}, given)
+	require.Equal(t, "Sharers over time Sharers since the first of these shares: 7 now. 4 May, 06:00 UTC 7 now",
+		webtest.Text(webtest.Find(page, webtest.Class("chart"))[0].FirstChild.NextSibling)+" "+
+			webtest.Attr(webtest.Find(page, webtest.Element("svg"))[0], "aria-label")+" "+webtest.Text(webtest.Find(page, webtest.Class("axis"))[0]))
+	require.Regexp(t, `^M0 71\.0L10\.0 61\.1L.*L480\.0 2\.0$`,
+		webtest.Attr(webtest.Find(page, webtest.Class("line"))[0], "d"), "from nobody to all")
+	require.Contains(t, webtest.Text(webtest.Find(page, webtest.Class("how"))[0]),
+		"1 share does not count: the account is not active. No gap is known that could hide shares.")
+	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked)
+		VALUES ('jetstream', $1, $2, 'the server forgot', now(), 10, 4)`, r.Now.Add(-8*time.Hour), r.Now.Add(-7*time.Hour))
+	require.Contains(t, webtest.Text(webtest.Find(r.Parse(r.Get("/links/1?window=24h")), webtest.Class("how"))[0]),
+		"The counts may be too low. 4 May, 04:00 UTC – 4 May, 05:00 UTC: the server forgot; 10 accounts have to be compared with what is stored; 4 done")
 	require.NotContains(t, r.Get("/links/1?window=6h"), "the server forgot", "the gap hides no share of this window")
 	var l struct{ Windows map[string]int }
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1")), &l))
@@ -207,7 +229,8 @@ func TestTextsOfSharersStayText(t *testing.T) {
 		text = strings.ReplaceAll(text, "\x00", "") // Postgres cannot store NUL
 		r.Exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
 		r.Exec(`UPDATE links SET card_from = 'https://a.example/?' || $1 WHERE id = 1`, text)
-		r.Exec(`INSERT INTO cards (link_id, sharers, fetched_at, title, description, site_name, address, status) VALUES (1, 5, now(), $1, $1, $1, $1, $1)
+		r.Exec(`INSERT INTO cards (link_id, sharers, fetched_at, title, description, site_name, address, status)
+			VALUES (1, 5, now(), $1, $1, $1, $1, $1)
 ON CONFLICT (link_id) DO UPDATE SET title = $1, description = $1, site_name = $1, address = $1, status = $1`, text)
 		r.Exec(`UPDATE claims SET title = $1, url = $1`, text)
 		r.Exec(`UPDATE accounts SET handle = $1, display_name = $1`, text)
@@ -240,8 +263,10 @@ func TestPageSaysWhereTheTitleIsFrom(t *testing.T) {
 	r := newRig(t)
 	r.Share("https://a.example/", "did:plc:aaa", time.Minute)
 	for from, want := range map[string][3]string{
-		"https://a.example/x":                          {"page", "https://a.example/x", "The title is from the page itself"},
-		"at://did:plc:aaa/app.bsky.feed.post/3kabcdef": {"post", "https://bsky.app/profile/did:plc:aaa/post/3kabcdef", "The title is from a post"},
+		"https://a.example/x": {"page", "https://a.example/x", "The title is from the page itself"},
+		"at://did:plc:aaa/app.bsky.feed.post/3kabcdef": {
+			"post", "https://bsky.app/profile/did:plc:aaa/post/3kabcdef", "The title is from a post",
+		},
 	} {
 		r.Exec(`UPDATE links SET title = 'T', card_from = $1`, from)
 		r.Exec(`DELETE FROM cards`)
@@ -282,6 +307,7 @@ func TestPageSaysHowOldTheKnowledgeOfStrangersPostsMayBe(t *testing.T) {
 	foot := func() string { return webtest.Text(webtest.Find(r.Parse(r.Get("/")), webtest.Element("footer"))[0]) }
 	require.NotContains(t, foot(), "looked up again")
 	r.watch("follows", "alice.example", "did:plc:aaa")
-	require.Contains(t, foot(), "The posts of others that these accounts repost or quote are looked up again every 15 min: until then, a deleted one still counts.")
+	require.Contains(t, foot(),
+		"The posts of others that these accounts repost or quote are looked up again every 15 min: until then, a deleted one still counts.")
 	require.Equal(t, 15*time.Minute, ranking.SubjectInterval)
 }

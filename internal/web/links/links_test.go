@@ -21,10 +21,12 @@ const sharedLink = "https://a.example/"
 func (r *rig) fillLink() {
 	r.T.Helper()
 	// The link has no votes: a kept link still has its card.
-	r.Exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) VALUES ($1, $1, 'a.example', 'T', $2, 6, $2::timestamptz - interval '1 hour')`, sharedLink, r.Now)
+	r.Exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at)
+		VALUES ($1, $1, 'a.example', 'T', $2, 6, $2::timestamptz - interval '1 hour')`, sharedLink, r.Now)
 	add := func(did, collection, rkey, how string, ago time.Duration, subject ...any) {
 		subject = append(subject, nil, nil)
-		r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_collection, subject_rkey) VALUES ($1, $2, $3, 1, 1, $4, $5, $6, $8, $7)`,
+		r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_collection,
+			subject_rkey) VALUES ($1, $2, $3, 1, 1, $4, $5, $6, $8, $7)`,
 			did, collection, rkey, how, r.Now.Add(-ago), subject[0], subject[1], "app.bsky.feed.post")
 	}
 	const post, repost = "app.bsky.feed.post", "app.bsky.feed.repost"
@@ -38,14 +40,19 @@ func (r *rig) fillLink() {
 	add("did:plc:frank", post, "1", "post", 26*time.Hour)
 	add("did:plc:gina", post, "1", "post", 30*time.Hour)
 	add("did:plc:gina", post, "2", "post", 25*time.Hour)
-	r.Exec(`INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:alice', $1, '1', '{1}'), ('did:plc:hidden', $1, '1', '{1}')`, post)
-	r.Exec(`INSERT INTO accounts (did, handle, display_name, status) VALUES ('did:plc:alice', 'alice.example', 'Alice', 'active'), ('did:plc:hidden', 'hidden.example', 'H', 'takendown')`)
-	r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT $1, did, '1', 'r', 'c', $2, jsonb_build_object('text', 'Text of ' || did)
+	r.Exec(`INSERT INTO subjects (did, collection, rkey, links)
+		VALUES ('did:plc:alice', $1, '1', '{1}'), ('did:plc:hidden', $1, '1', '{1}')`, post)
+	r.Exec(`INSERT INTO accounts (did, handle, display_name, status)
+		VALUES ('did:plc:alice', 'alice.example', 'Alice', 'active'), ('did:plc:hidden', 'hidden.example', 'H', 'takendown')`)
+	r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		SELECT $1, did, '1', 'r', 'c', $2, jsonb_build_object('text', 'Text of ' || did)
 		FROM unnest('{did:plc:alice,did:plc:hidden,did:plc:carol}'::text[]) AS t (did)`, post, r.Now)
 	r.Exec(`INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey, since) VALUES
 		('links', $2, 'did:plc:wendy', '1', $1, 'did:plc:alice', '1', $3), ('links', $2, 'did:plc:will', '1', $1, 'did:plc:gone', '1', $3),
-		('links', $2, 'did:plc:other', '1', $1, 'did:plc:alice', '9', $3), ('else', $2, 'did:plc:other', '2', $1, 'did:plc:alice', '1', $3)`, post, repost, r.Now)
-	r.watch("follows", "hub.example", "did:plc:alice", "did:plc:bob", "did:plc:carol", "did:plc:hidden", "did:plc:dan", "did:plc:frank", "did:plc:gina")
+		('links', $2, 'did:plc:other', '1', $1, 'did:plc:alice', '9', $3),
+			('else', $2, 'did:plc:other', '2', $1, 'did:plc:alice', '1', $3)`, post, repost, r.Now)
+	r.watch("follows", "hub.example", "did:plc:alice", "did:plc:bob", "did:plc:carol", "did:plc:hidden", "did:plc:dan",
+		"did:plc:frank", "did:plc:gina")
 	r.watch("account", "did:plc:bob", "did:plc:bob")
 	r.watch("account", "did:plc:will", "did:plc:will")
 }
@@ -72,7 +79,8 @@ func TestEveryShareOfALinkIsListedWithItsReason(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillLink()
-	want := []string{"eve 1 not_followed", "dan 1 subject_hidden", "hidden 1 hidden", "carol 1 subject_gone", "bob 1", "alice 1", "alice 2 same_person",
+	want := []string{"eve 1 not_followed", "dan 1 subject_hidden", "hidden 1 hidden", "carol 1 subject_gone", "bob 1",
+		"alice 1", "alice 2 same_person",
 		"gina 2", "frank 1", "gina 1 same_person", "wendy 1 not_followed", "will 1 waiting"}
 	for _, limit := range []string{"200", "7", "3", "1"} {
 		got, _ := r.shares("limit=" + limit)
@@ -81,7 +89,10 @@ func TestEveryShareOfALinkIsListedWithItsReason(t *testing.T) {
 	got, _ := r.shares("window=24h")
 	require.Equal(t, []string{"gina 2 outside_window", "frank 1 outside_window", "gina 1 outside_window"}, got[7:10])
 	got, _ = r.shares("watch=did:plc:bob&limit=4")
-	require.Equal(t, []string{"eve 1 not_followed", "dan 1 not_followed", "hidden 1 hidden", "carol 1 not_followed", "bob 1", "alice 1 not_followed", "alice 2 not_followed"}, got[:7])
+	require.Equal(t, []string{
+		"eve 1 not_followed", "dan 1 not_followed", "hidden 1 hidden", "carol 1 not_followed", "bob 1", "alice 1 not_followed",
+		"alice 2 not_followed",
+	}, got[:7])
 	require.Equal(t, []string{"wendy 1 not_followed", "will 1 not_followed"}, got[len(got)-2:])
 	r.Exec(`DELETE FROM watches`)
 	got, _ = r.shares("limit=5")
@@ -96,7 +107,8 @@ func TestMergedLinkLeadsToTheOneThatCounts(t *testing.T) {
 	r := newRig(t)
 	r.fillLink()
 	r.Exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ('short.example/x', 'https://short.example/x', 'short.example', now())`)
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:merged', 'app.bsky.feed.post', '1', 2, 2, 'post', $1)`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		VALUES ('did:plc:merged', 'app.bsky.feed.post', '1', 2, 2, 'post', $1)`, r.Now)
 	merge := func(f func(pgx.Tx) error) {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), r.Pool, f))
@@ -105,7 +117,8 @@ func TestMergedLinkLeadsToTheOneThatCounts(t *testing.T) {
 		return ranking.MergeLinks(t.Context(), tx, ranking.Merge{Link: 2, Into: 1, Why: ranking.ByHand, Now: r.Now})
 	})
 	for from, to := range map[string]string{
-		"/links/2?window=1h": "/links/1?window=1h", "/api/v1/links/2": "/api/v1/links/1", "/api/v1/links/2/shares?limit=3": "/api/v1/links/1/shares?limit=3",
+		"/links/2?window=1h": "/links/1?window=1h", "/api/v1/links/2": "/api/v1/links/1",
+		"/api/v1/links/2/shares?limit=3": "/api/v1/links/1/shares?limit=3",
 	} {
 		moved := r.Do(http.MethodGet, from)
 		require.Equal(t, http.StatusTemporaryRedirect, moved.Code, from)
@@ -113,7 +126,9 @@ func TestMergedLinkLeadsToTheOneThatCounts(t *testing.T) {
 	}
 	var summary ranking.LinkSummary
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1")), &summary))
-	require.Equal(t, []ranking.MergedLink{{ID: 2, URL: "https://short.example/x", Into: 1, Why: "by hand", MergedAt: summary.Merged[0].MergedAt}}, summary.Merged)
+	require.Equal(t, []ranking.MergedLink{{
+		ID: 2, URL: "https://short.example/x", Into: 1, Why: "by hand", MergedAt: summary.Merged[0].MergedAt,
+	}}, summary.Merged)
 	require.Contains(t, r.Get("/api/v1/links/1/shares"), `"named":"https://short.example/x"`)
 	merge(func(tx pgx.Tx) error { return ranking.SplitLink(t.Context(), tx, 2, r.Now) })
 	require.NotContains(t, r.Get("/api/v1/links/1/shares"), "named")
@@ -149,7 +164,9 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 	var l ranking.LinkSummary
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1?window=3h&watch=hub.example")), &l))
 	require.Equal(t, 2, l.Sharers)
-	require.Equal(t, map[ranking.Reason]int{"hidden": 1, "not_followed": 1, "same_person": 1, "outside_window": 3, "subject_gone": 1, "subject_hidden": 1}, l.NotCounted)
+	require.Equal(t, map[ranking.Reason]int{
+		"hidden": 1, "not_followed": 1, "same_person": 1, "outside_window": 3, "subject_gone": 1, "subject_hidden": 1,
+	}, l.NotCounted)
 	for window, n := range l.Windows { // the number in the ranking
 		var response trendingJSON
 		require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/trending?watch=hub.example&window="+window)), &response))
@@ -162,15 +179,19 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 func TestLoudLinkDiffersFromPopularLink(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.Exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ('l', 'https://loud.example/', 'x', now()), ('p', 'https://popular.example/', 'x', now())`)
+	r.Exec(`INSERT INTO links (identity, url, site, first_seen)
+		VALUES ('l', 'https://loud.example/', 'x', now()), ('p', 'https://popular.example/', 'x', now())`)
 	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
-		SELECT CASE l WHEN 1 THEN 'did:plc:one' ELSE 'did:plc:' || n END, 'app.bsky.feed.post', l || '-' || n, l, l, 'post', $1::timestamptz - n / 100 * interval '1 second'
+		SELECT CASE l WHEN 1 THEN 'did:plc:one' ELSE 'did:plc:' || n END, 'app.bsky.feed.post', l || '-' || n, l, l, 'post',
+			$1::timestamptz - n / 100 * interval '1 second'
 		FROM generate_series(1, 2) AS l, generate_series(1, 5000) AS n`, r.Now)
 	var loud, popular ranking.LinkSummary
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1")), &loud))
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/2")), &popular))
 	require.Equal(t, []int{5000, 1, 1, 4999}, []int{loud.Shares, loud.Accounts, loud.Sharers, loud.NotCounted[ranking.SamePerson]})
-	require.Equal(t, []int{5000, 5000, 5000, 0}, []int{popular.Shares, popular.Accounts, popular.Sharers, popular.NotCounted[ranking.SamePerson]})
+	require.Equal(t, []int{5000, 5000, 5000, 0}, []int{
+		popular.Shares, popular.Accounts, popular.Sharers, popular.NotCounted[ranking.SamePerson],
+	})
 	all, _ := r.shares("limit=200")
 	require.Len(t, all, 5000)
 	distinct, counted := map[string]bool{}, 0
@@ -216,7 +237,8 @@ func TestWrongRequestsOfALinkSayWhatToSend(t *testing.T) {
 		require.Contains(t, rec.Body.String(), strings.ReplaceAll(want, `"`, `\"`), target)
 	}
 	require.Equal(t, http.StatusNotFound, r.Do(http.MethodGet, "/api/v1/links/17").Code)
-	require.JSONEq(t, `{"error": "There is no link 17: nobody shares it any more, or nobody did."}`, r.Do(http.MethodGet, "/api/v1/links/17").Body.String())
+	require.JSONEq(t, `{"error": "There is no link 17: nobody shares it any more, or nobody did."}`,
+		r.Do(http.MethodGet, "/api/v1/links/17").Body.String())
 	require.Equal(t, http.StatusNotFound, r.Do(http.MethodGet, "/api/v1/links/1/likes").Code)
 	require.Zero(t, r.Log.Count())
 }

@@ -39,9 +39,13 @@ type rankedTown struct {
 func newTown(links int) *rankedTown {
 	t := &rankedTown{ranks: map[int]int{}}
 	for i := range links {
-		t.links = append(t.links, ranking.TrendingLink{LinkCard: ranking.LinkCard{ID: int64(i + 1), URL: fmt.Sprintf("https://news.example/2026/05/04/a-story-with-a-long-address-%d", i), Site: "news.example",
-			Title: strings.Repeat("Words of a title ", 4), Description: strings.Repeat("A description of the story ", 6)}, Sharers: 100 - i, LastShared: time.Now(),
-			SharedBy: []string{"alice.example", "bob.example", "carol.example"}, Faces: []ranking.Face{{DID: "did:plc:z72i7hdynmk6r22z27h6tvur"}, {DID: "did:plc:z72i7hdynmk6r22z27h6tvus"}}})
+		t.links = append(t.links,
+			ranking.TrendingLink{LinkCard: ranking.LinkCard{ID: int64(i + 1),
+				URL: fmt.Sprintf("https://news.example/2026/05/04/a-story-with-a-long-address-%d", i), Site: "news.example",
+				Title:       strings.Repeat("Words of a title ", 4),
+				Description: strings.Repeat("A description of the story ", 6)}, Sharers: 100 - i, LastShared: time.Now(),
+				SharedBy: []string{"alice.example", "bob.example", "carol.example"},
+				Faces:    []ranking.Face{{DID: "did:plc:z72i7hdynmk6r22z27h6tvur"}, {DID: "did:plc:z72i7hdynmk6r22z27h6tvus"}}})
 	}
 	return t
 }
@@ -280,10 +284,15 @@ func TestOpenStreamIsCheap(t *testing.T) {
 				s.live.streams = func(context.Context, time.Duration) (streamState, error) {
 					now := time.Now()
 					behind := now.Add(-time.Duration(20+states.Add(1)%7) * time.Second) // the page displays seconds
-					status := schema.StreamStatus{Name: "jetstream", Host: "jetstream.example", State: c.state, Leased: true, StateSince: made, LastEvent: &behind}
+					status := schema.StreamStatus{
+						Name: "jetstream", Host: "jetstream.example", State: c.state, Leased: true, StateSince: made, LastEvent: &behind,
+					}
 					return newState(coverage{[]schema.StreamStatus{status}, make([]schema.Gap, 2), &made}, now), nil
 				}
-				l := webtest.StartInMemory(t, web.NewServer(web.ServerConfig{Handler: http.HandlerFunc(s.serveStream), Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
+				l := webtest.StartInMemory(t, web.NewServer(web.ServerConfig{
+					Handler: http.HandlerFunc(s.serveStream), Connections: 100, Within: 20 * time.Second,
+					Logger: slog.New(slog.DiscardHandler),
+				}))
 				conn := l.Dial()
 				read, n := requestStream(t, conn)
 				var all sync.WaitGroup
@@ -323,7 +332,10 @@ func TestStoppingProcessEndsItsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		town := newTown(3)
 		s, stop := liveServer(t, town)
-		l := webtest.StartInMemory(t, web.NewServer(web.ServerConfig{Handler: http.HandlerFunc(s.serveStream), Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
+		l := webtest.StartInMemory(t, web.NewServer(web.ServerConfig{
+			Handler: http.HandlerFunc(s.serveStream), Connections: 100, Within: 20 * time.Second,
+			Logger: slog.New(slog.DiscardHandler),
+		}))
 		c := l.Dial()
 		read, _ := requestStream(t, c)
 		began := time.Now()
@@ -360,7 +372,10 @@ func TestSilentStreamSendsComments(t *testing.T) {
 		town := newTown(1)
 		town.err = http.ErrServerClosed
 		s, stop := liveServer(t, town)
-		l := webtest.StartInMemory(t, web.NewServer(web.ServerConfig{Handler: http.HandlerFunc(s.serveStream), Connections: 100, Within: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
+		l := webtest.StartInMemory(t, web.NewServer(web.ServerConfig{
+			Handler: http.HandlerFunc(s.serveStream), Connections: 100, Within: 20 * time.Second,
+			Logger: slog.New(slog.DiscardHandler),
+		}))
 		c := l.Dial()
 		read, _ := requestStream(t, c)
 		comments := 0

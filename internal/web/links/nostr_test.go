@@ -48,14 +48,17 @@ func (r *rig) nostrShare(did, name, profile, url string, ago time.Duration) {
 	collection, rkey := "app.bsky.feed.post", "1"
 	if strings.HasPrefix(did, "did:nostr:") {
 		collection, rkey = "nostr.1", noteID
-		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', $4, $5) ON CONFLICT DO NOTHING`,
+		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', $4, $5)
+			ON CONFLICT DO NOTHING`,
 			collection, did, rkey, r.Now, `{"kind":1,"tags":[],"content":"A <b>note</b>\u202e about `+url+`"}`)
 	}
 	r.Exec(`INSERT INTO accounts (did, handle, display_name) VALUES ($1, NULL, $2) ON CONFLICT DO NOTHING`, did, name)
 	if name == "" {
-		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('nostr.0', $1, 'self', '1', 'c', $2, jsonb_build_object('content', $3::text)) ON CONFLICT DO NOTHING`, did, r.Now, profile)
+		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+			VALUES ('nostr.0', $1, 'self', '1', 'c', $2, jsonb_build_object('content', $3::text)) ON CONFLICT DO NOTHING`, did, r.Now, profile)
 	}
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $5 FROM links WHERE identity = $4`, did, collection, rkey, url, r.Now.Add(-ago))
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $5
+		FROM links WHERE identity = $4`, did, collection, rkey, url, r.Now.Add(-ago))
 }
 
 // TestPageShowsBothNetworks covers names, marks, addresses, texts and the network control. There is
@@ -87,7 +90,9 @@ func TestPageShowsBothNetworks(t *testing.T) {
 	require.Contains(t, r.Get("/links/3"), `<bdi>carol</bdi> <span class="network">`)
 	sites := func(address string) (all []string) {
 		for _, li := range webtest.Find(r.Parse(r.Get(address)), webtest.Class("link")) {
-			all = append(all, strings.TrimSpace(webtest.Text(webtest.Find(li, webtest.Class("count"))[0]))+" "+webtest.Attr(webtest.Find(li, func(n *html.Node) bool { return n.Data == "h2" })[0].FirstChild, "href"))
+			all = append(all, strings.TrimSpace(webtest.Text(webtest.Find(li, webtest.Class("count"))[0]))+" "+webtest.Attr(webtest.Find(li, func(n *html.Node) bool {
+				return n.Data == "h2"
+			})[0].FirstChild, "href"))
 		}
 		return all
 	}
@@ -104,7 +109,9 @@ func TestPageShowsBothNetworks(t *testing.T) {
 	require.Contains(t, shares, "A &lt;b&gt;note&lt;/b&gt; about https://a.example/")
 	var response sharesJSON
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1/shares")), &response))
-	require.Equal(t, []ranking.Network{ranking.Bluesky, ranking.Nostr}, []ranking.Network{response.Shares[0].Network, response.Shares[1].Network})
+	require.Equal(t, []ranking.Network{ranking.Bluesky, ranking.Nostr}, []ranking.Network{
+		response.Shares[0].Network, response.Shares[1].Network,
+	})
 	require.Contains(t, response.Shares[1].Text, "A <b>note</b>")
 
 	wrong := r.Do(http.MethodGet, "/?network=mastodon")

@@ -24,7 +24,8 @@ func (r *rig) rows(target string) (rows []row) {
 		rows = append(rows, row{
 			title: webtest.Text(webtest.Find(li, func(n *html.Node) bool { return n.Data == "h2" })[0]),
 			count: webtest.Text(webtest.Find(li, webtest.Class("count"))[0]),
-			by:    strings.TrimSpace(strings.TrimPrefix(webtest.Text(webtest.Find(li, webtest.Class("by"))[0]), webtest.Text(webtest.Find(li, webtest.Class("count"))[0]))),
+			by: strings.TrimSpace(strings.TrimPrefix(webtest.Text(webtest.Find(li, webtest.Class("by"))[0]),
+				webtest.Text(webtest.Find(li, webtest.Class("count"))[0]))),
 		})
 	}
 	return rows
@@ -49,7 +50,9 @@ func TestLinksAreRankedBySharersThenLastShareThenURL(t *testing.T) {
 	r.Share("https://a.example/", "did:plc:ddd", 5*time.Minute)
 	r.Share("https://late.example/", "did:plc:eee", 4*time.Minute)
 	rows := r.rows("/?window=1h")
-	require.Equal(t, []string{"https://two.example/", "https://loud.example/", "https://late.example/", "https://a.example/", "https://b.example/"}, titles(rows))
+	require.Equal(t, []string{
+		"https://two.example/", "https://loud.example/", "https://late.example/", "https://a.example/", "https://b.example/",
+	}, titles(rows))
 	require.Equal(t, "shared by 2", rows[0].count)
 	require.Equal(t, "shared by 1", rows[1].count)
 }
@@ -77,7 +80,8 @@ func TestUnverifiedHandleIsShownAsSuch(t *testing.T) {
 	r.Share("https://real.example/", "did:plc:aaa", time.Minute)
 	r.Share("https://spoof.example/", "did:plc:bbb", 2*time.Minute)
 	r.Share("https://none.example/", "did:plc:ccc", 3*time.Minute)
-	r.Exec(`INSERT INTO accounts (did, handle, handle_unverified) VALUES ('did:plc:aaa', 'nytimes.com', false), ('did:plc:bbb', 'nytimes.com', true), ('did:plc:ccc', 'handle.invalid', false)`)
+	r.Exec(`INSERT INTO accounts (did, handle, handle_unverified)
+		VALUES ('did:plc:aaa', 'nytimes.com', false), ('did:plc:bbb', 'nytimes.com', true), ('did:plc:ccc', 'handle.invalid', false)`)
 	require.Equal(t, []row{
 		{"Title of https://real.example/", "shared by 1", "@nytimes.com"},
 		{"Title of https://spoof.example/", "shared by 1", "nytimes.com unverified"},
@@ -104,7 +108,10 @@ func TestWindowExcludesItsBeginningAndHasNoEnd(t *testing.T) {
 	r := newRig(t)
 	r.Share("https://future.example/", "did:plc:aaa", -time.Second)
 	r.Share("https://now.example/", "did:plc:aaa", 0)
-	lengths := map[string]time.Duration{"1h": time.Hour, "3h": 3 * time.Hour, "6h": 6 * time.Hour, "12h": 12 * time.Hour, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour}
+	lengths := map[string]time.Duration{
+		"1h": time.Hour, "3h": 3 * time.Hour, "6h": 6 * time.Hour, "12h": 12 * time.Hour, "24h": 24 * time.Hour,
+		"7d": 7 * 24 * time.Hour,
+	}
 	for name, length := range lengths {
 		r.Share("https://in-"+name+".example/", "did:plc:aaa", length-time.Millisecond)
 		r.Share("https://out-"+name+".example/", "did:plc:aaa", length)
@@ -125,9 +132,12 @@ func TestCardAndSharersAreShown(t *testing.T) {
 	for i := range 1234 {
 		r.Share("https://a.example/", "did:plc:"+strconv.Itoa(10000+i), time.Duration(i)*time.Second)
 	}
-	r.Exec(`INSERT INTO accounts (did, handle, avatar) VALUES ('did:plc:10000', 'alice.example', 'https://other.example/avatar/plain/did:plc:10000/bafkreiabcdefgh@jpeg'),
+	r.Exec(`INSERT INTO accounts (did, handle, avatar)
+		VALUES ('did:plc:10000', 'alice.example', 'https://other.example/avatar/plain/did:plc:10000/bafkreiabcdefgh@jpeg'),
 		('did:plc:10001', 'bob.example', 'https://other.example/tracker.png')`)
-	r.Exec(`UPDATE links SET description = 'What it is about', site = 'a.example', image = 'blob:did:plc:abc/bafkreiabcdefgh', first_seen = $1`, r.Now.Add(-5*time.Hour))
+	r.Exec(`UPDATE links
+		SET description = 'What it is about', site = 'a.example', image = 'blob:did:plc:abc/bafkreiabcdefgh',
+			first_seen = $1`, r.Now.Add(-5*time.Hour))
 	li := webtest.Find(r.Parse(r.Get("/")), webtest.Class("link"))[0]
 	require.Equal(t, "a.example 5 h ago Title of https://a.example/ What it is about shared by 1,234 @alice.example @bob.example did:plc:10002 and 1,231 more", webtest.Text(li))
 	var hrefs []string
@@ -136,15 +146,22 @@ func TestCardAndSharersAreShown(t *testing.T) {
 		hrefs = append(hrefs, href)
 		require.Equal(t, strings.HasPrefix(href, "https:"), webtest.Attr(a, "rel") == "noopener noreferrer nofollow ugc", href)
 	}
-	require.Equal(t, []string{"/?domain=a.example", "https://a.example/", "/links/1?window=6h", "/?by=alice.example", "/?by=bob.example", "/?by=did:plc:10002", "https://a.example/"}, hrefs)
+	require.Equal(t, []string{
+		"/?domain=a.example", "https://a.example/", "/links/1?window=6h", "/?by=alice.example", "/?by=bob.example",
+		"/?by=did:plc:10002", "https://a.example/",
+	}, hrefs)
 	var pictures []string
 	for _, img := range webtest.Find(li, webtest.Element("img")) {
 		require.Equal(t, []string{"lazy", "no-referrer"}, []string{webtest.Attr(img, "loading"), webtest.Attr(img, "referrerpolicy")})
 		pictures = append(pictures, webtest.Attr(img, "src"))
 	}
-	require.Equal(t, []string{"https://images.example/did:plc:10000/bafkreiabcdefgh", "https://images.example/did:plc:abc/bafkreiabcdefgh"}, pictures, "no other host")
+	require.Equal(t, []string{
+		"https://images.example/did:plc:10000/bafkreiabcdefgh", "https://images.example/did:plc:abc/bafkreiabcdefgh",
+	}, pictures, "no other host")
 	stamp := webtest.Find(li, webtest.Element("time"))[0]
-	require.Equal(t, []string{"2026-05-04T07:00:00Z", "4 May 2026, 07:00:00 UTC"}, []string{webtest.Attr(stamp, "datetime"), webtest.Attr(stamp, "title")})
+	require.Equal(t, []string{"2026-05-04T07:00:00Z", "4 May 2026, 07:00:00 UTC"}, []string{
+		webtest.Attr(stamp, "datetime"), webtest.Attr(stamp, "title"),
+	})
 }
 
 func TestLinkWithoutATitleIsShownByItsURL(t *testing.T) {

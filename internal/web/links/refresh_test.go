@@ -49,14 +49,16 @@ func TestLargeResponsesAreCompressed(t *testing.T) {
 	}
 	doc := r.Parse(r.Get("/"))
 	targets := []string{"/", "/api/v1/trending"}
-	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'app.bsky.feed.post', n::text, id, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, r.Now)
+	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:' || n, 'app.bsky.feed.post', n::text, id, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, r.Now)
 	for _, n := range webtest.Find(doc, func(n *html.Node) bool { return n.Data == "link" || n.Data == "script" }) {
 		targets = append(targets, webtest.Attr(n, "href")+webtest.Attr(n, "src"))
 	}
 	for _, target := range targets {
 		plain := r.Do(http.MethodGet, target)
 		require.Empty(t, plain.Header().Get("Content-Encoding"))
-		for accepted, want := range map[string]string{"gzip, br": "gzip", "deflate, GZIP;q=0.5": "gzip", "gzip;q=0": "", "br": "", "gzipped": ""} {
+		for accepted, want := range map[string]string{"gzip, br": "gzip", "deflate, GZIP;q=0.5": "gzip", "gzip;q=0": "",
+			"br": "", "gzipped": ""} {
 			rec := r.Do(http.MethodGet, target, "Accept-Encoding", accepted)
 			require.Equal(t, want, rec.Header().Get("Content-Encoding"), "%s with %q", target, accepted)
 			require.Contains(t, strings.Join(rec.Header().Values("Vary"), ", "), "Accept-Encoding")

@@ -27,7 +27,9 @@ type rig struct{ linkstest.Rig }
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{linkstest.New(t)}
-	_, r.Handler = newServer(t, web.Config{DB: r.Pool, Now: func() time.Time { return r.Now }, Logger: slog.New(slog.NewJSONHandler(r.Log, nil))})
+	_, r.Handler = newServer(t, web.Config{
+		DB: r.Pool, Now: func() time.Time { return r.Now }, Logger: slog.New(slog.NewJSONHandler(r.Log, nil)),
+	})
 	return r
 }
 
@@ -51,7 +53,9 @@ func TestLinksNeedNoOtherPart(t *testing.T) {
 	r := newRig(t)
 	r.Share("https://a.example/", "did:plc:aaa", time.Minute)
 	var err error
-	r.Handler, err = web.Handler(web.Config{Parts: []web.Part{Part("")}, DB: r.Pool, Now: func() time.Time { return r.Now }, Logger: slog.New(slog.DiscardHandler)})
+	r.Handler, err = web.Handler(web.Config{
+		Parts: []web.Part{Part("")}, DB: r.Pool, Now: func() time.Time { return r.Now }, Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	for _, target := range []string{"/", "/links/1", "/api/v1/trending", "/api/v1/links/1/shares"} {
 		require.Equal(t, http.StatusOK, r.Do(http.MethodGet, target).Code, target)
@@ -118,12 +122,13 @@ func TestConcurrentRequestsShareOneCount(t *testing.T) {
 	r.Share("https://a.example/", "did:plc:aaa", time.Minute)
 	var mu sync.Mutex
 	counts := 0
-	handler, err := web.Handler(web.Config{Parts: []web.Part{Part("")}, DB: r.Pool, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time {
-		mu.Lock()
-		defer mu.Unlock()
-		counts++
-		return r.Now
-	}})
+	handler, err := web.Handler(web.Config{Parts: []web.Part{Part("")}, DB: r.Pool, Logger: slog.New(slog.DiscardHandler),
+		Now: func() time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			counts++
+			return r.Now
+		}})
 	require.NoError(t, err)
 
 	held, err := r.Pool.Begin(context.Background())

@@ -71,7 +71,9 @@ func TestStatusDescribesTheStream(t *testing.T) {
 // stored is not reported as the state of the stream.
 func TestConsumerWithAnExpiredLeaseIsNotConnected(t *testing.T) {
 	t.Parallel()
-	for _, state := range []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateConnecting, schema.StateNoNetwork} {
+	for _, state := range []string{
+		schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateConnecting, schema.StateNoNetwork,
+	} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
@@ -164,7 +166,9 @@ func TestOpenGapInTheWindowIsShown(t *testing.T) {
 
 	var response trendingJSON
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/trending?window=6h")), &response))
-	require.Equal(t, gapJSON{Stream: "jetstream", From: r.Now.Add(-5 * time.Hour), To: r.Now.Add(-3 * time.Hour), Reason: "the <b>server</b> forgot"}, response.Gaps[0])
+	require.Equal(t, gapJSON{
+		Stream: "jetstream", From: r.Now.Add(-5 * time.Hour), To: r.Now.Add(-3 * time.Hour), Reason: "the <b>server</b> forgot",
+	}, response.Gaps[0])
 
 	r.Exec(`UPDATE gaps SET closed_at = now()`)
 	require.Empty(t, notice("/?window=12h"))
@@ -184,10 +188,12 @@ func TestEmptyPageSaysWhatIsHappening(t *testing.T) {
 	r.Exec(`UPDATE watches SET problem = '', synced_at = now()`)
 	r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:' || n FROM generate_series(1, 342) AS n`)
 	r.Exec(`INSERT INTO accounts (did, feed_read_at) SELECT 'did:plc:' || n, now() FROM generate_series(1, 120) AS n`)
-	require.Contains(t, r.empty("/"), "The follow lists have been read: 342 accounts. Their past posts are being read: 120 of 342 accounts are done.")
+	require.Contains(t, r.empty("/"),
+		"The follow lists have been read: 342 accounts. Their past posts are being read: 120 of 342 accounts are done.")
 	r.Exec(`INSERT INTO accounts (did, feed_read_at) SELECT 'did:plc:' || n, now() FROM generate_series(121, 342) AS n`)
 	require.Contains(t, r.empty("/"), "Their past posts have been read.")
-	require.Contains(t, r.empty("/?domain=a.example&window=1h"), "No link matches Nobody shared a link in the last hour that passes the filters.")
+	require.Contains(t, r.empty("/?domain=a.example&window=1h"),
+		"No link matches Nobody shared a link in the last hour that passes the filters.")
 	clear := webtest.Find(r.Parse(r.Get("/?domain=a.example&window=1h")), webtest.Class("empty"))[0]
 	require.Equal(t, "/?window=1h", webtest.Attr(webtest.Find(clear, webtest.Element("a"))[0], "href"))
 }

@@ -65,7 +65,9 @@ func first(streamEvent) bool { return true }
 func TestStreamSendsChangesOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	base := "http://" + webtest.Start(t, web.NewServer(web.ServerConfig{Handler: r.Handler, Connections: 10, Within: time.Minute, Logger: slog.New(slog.DiscardHandler)}))
+	base := "http://" + webtest.Start(t, web.NewServer(web.ServerConfig{
+		Handler: r.Handler, Connections: 10, Within: time.Minute, Logger: slog.New(slog.DiscardHandler),
+	}))
 	r.Share("https://a.example/", "did:plc:a", 2*time.Minute)
 	r.Share("https://a.example/", "did:plc:b", 2*time.Minute)
 	r.Share("https://b.example/", "did:plc:a", 3*time.Minute)
@@ -75,7 +77,10 @@ func TestStreamSendsChangesOnly(t *testing.T) {
 	e := next(first)
 	require.Equal(t, "snapshot", e.Name)
 	require.Equal(t, r.Now, e.At)
-	require.Equal(t, []liveCount{{ID: 1, Sharers: 2, LastShared: r.Now.Add(-2 * time.Minute)}, {ID: 3, Sharers: 1, LastShared: r.Now.Add(-3 * time.Minute)}}, e.Links)
+	require.Equal(t, []liveCount{
+		{ID: 1, Sharers: 2, LastShared: r.Now.Add(-2 * time.Minute)},
+		{ID: 3, Sharers: 1, LastShared: r.Now.Add(-3 * time.Minute)},
+	}, e.Links)
 	e = other(first)
 	require.Equal(t, []int64{1, 3}, []int64{e.Links[0].ID, e.Links[1].ID})
 	require.InDelta(t, 2*39.0/120, e.Links[0].Speed, 0.001)
@@ -87,7 +92,8 @@ func TestStreamSendsChangesOnly(t *testing.T) {
 	require.Empty(t, e.Entered)
 	require.Empty(t, e.Left)
 
-	r.Exec(`INSERT INTO links (identity, url, site, title, image, first_seen, kept_sharers, kept_at) VALUES ($2, $2, 's', '<b>', 'blob:did:plc:abc/bafkreiabcdefgh', $1, 1, $1)`, r.Now, "https://c.example/?<b>")
+	r.Exec(`INSERT INTO links (identity, url, site, title, image, first_seen, kept_sharers, kept_at)
+		VALUES ($2, $2, 's', '<b>', 'blob:did:plc:abc/bafkreiabcdefgh', $1, 1, $1)`, r.Now, "https://c.example/?<b>")
 	r.Share("https://c.example/?<b>", "did:plc:a", time.Minute)
 	e = next(func(e streamEvent) bool { return len(e.Entered) > 0 })
 	require.Len(t, e.Entered, 1)

@@ -36,7 +36,8 @@ func (r *rig) shareBy(how, url, did string, ago time.Duration) {
 // watch adds a watch with members, and returns its id.
 func (r *rig) watch(kind, target string, members ...string) (id int64) {
 	r.T.Helper()
-	require.NoError(r.T, r.Pool.QueryRow(r.T.Context(), `INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, 3) RETURNING id`, kind, target).Scan(&id))
+	require.NoError(r.T, r.Pool.QueryRow(r.T.Context(),
+		`INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, 3) RETURNING id`, kind, target).Scan(&id))
 	r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT $1, unnest($2::text[])`, id, members)
 	return id
 }
@@ -130,7 +131,10 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 		require.Contains(t, rec.Body.String(), "cursor is", query)
 		require.Less(t, rec.Body.Len(), 400)
 	}
-	for _, other := range []string{"window=24h", "sort=speed", "sort=newest", "at_least=2", "ways=post", "domain=a.example", "text=a.example", "by=did:plc:a", "watch=alice.example"} {
+	for _, other := range []string{
+		"window=24h", "sort=speed", "sort=newest", "at_least=2", "ways=post", "domain=a.example", "text=a.example",
+		"by=did:plc:a", "watch=alice.example",
+	} {
 		refused(other + "&cursor=" + string(next))
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(string(next))
@@ -150,7 +154,9 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 			refused("cursor=" + base64.RawURLEncoding.EncodeToString([]byte(strings.Join(forged, " "))))
 		}
 	}
-	for _, nonsense := range []string{"%00", "====", strings.Repeat("A", 10_000), string(next) + "A", string(next)[1:], url.QueryEscape("<script>"), "-1"} {
+	for _, nonsense := range []string{
+		"%00", "====", strings.Repeat("A", 10_000), string(next) + "A", string(next)[1:], url.QueryEscape("<script>"), "-1",
+	} {
 		refused("cursor=" + nonsense)
 	}
 	r.Now = r.Now.Add(ranking.CursorAge + time.Second)

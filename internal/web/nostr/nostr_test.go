@@ -28,7 +28,9 @@ func TestAddressesOfNostr(t *testing.T) {
 	nevent := strings.TrimPrefix(eventURL("at://"+noteAuthor+"/nostr.1/"+noteID), nostrBase)
 	name, err := nostr.ParseName(nevent)
 	require.NoError(t, err)
-	require.Equal(t, []any{"nevent", noteID, strings.TrimPrefix(noteAuthor, nostr.DIDPrefix), 1}, []any{name.Prefix, hex.EncodeToString(name.Key[:]), hex.EncodeToString(name.Author[:]), name.Kind})
+	require.Equal(t, []any{"nevent", noteID, strings.TrimPrefix(noteAuthor, nostr.DIDPrefix), 1}, []any{
+		name.Prefix, hex.EncodeToString(name.Key[:]), hex.EncodeToString(name.Author[:]), name.Kind,
+	})
 	require.True(t, strings.HasPrefix(eventURL("at://"+noteAuthor+"/nostr.30023/a title/with: <signs>"), nostrBase+"naddr1"))
 	for uri, want := range map[string]string{
 		"at://" + noteAuthor + "/nostr.0/self":           nostrBase + noteNpub,

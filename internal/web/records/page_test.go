@@ -14,7 +14,10 @@ import (
 // JSON ends the output.
 func TestRecordIsIndented(t *testing.T) {
 	t.Parallel()
-	for _, record := range []string{`{}`, `[]`, `{"a": [], "b":{ },"c":[1,-2 , {"d\"\\": "x, {y}: [z]"}], "e": null}`, `[[[true,"\u00e9"]],"é"]`, ` {"a" :"b"} `} {
+	for _, record := range []string{
+		`{}`, `[]`, `{"a": [], "b":{ },"c":[1,-2 , {"d\"\\": "x, {y}: [z]"}], "e": null}`, `[[[true,"\u00e9"]],"é"]`,
+		` {"a" :"b"} `,
+	} {
 		var want bytes.Buffer
 		require.NoError(t, json.Indent(&want, []byte(record), "", "  "))
 		text, cut := indented([]byte(record))

@@ -45,24 +45,32 @@ func (r *rig) plant() {
 	r.T.Helper()
 	r.Exec(`INSERT INTO accounts (did, handle) VALUES ($1, 'alice.example')`, aliceDID)
 	for i, rkey := range []string{"one", "two", "three"} {
-		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, indexed_at, record) VALUES ($1, $2, $3, '3jzfcijpj2z2a', $4, now(), $5, $6)`,
-			treeCollection, aliceDID, rkey, "bafyreiabcdefghijk"+fmt.Sprint(i), r.Now, fmt.Sprintf(`{"$type": %q, "height": %d, "near": "at://%s/%s/two"}`, treeCollection, i, aliceDID, treeCollection))
-		r.Exec(`INSERT INTO record_texts (collection, did, rkey, text, words) SELECT $1, $2, $3, t, to_tsvector('simple', t) FROM (SELECT $4 || ' heron' AS t) AS t`, treeCollection, aliceDID, rkey, rkey)
+		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, indexed_at, record)
+			VALUES ($1, $2, $3, '3jzfcijpj2z2a', $4, now(), $5, $6)`,
+			treeCollection, aliceDID, rkey, "bafyreiabcdefghijk"+fmt.Sprint(i), r.Now,
+			fmt.Sprintf(`{"$type": %q, "height": %d, "near": "at://%s/%s/two"}`, treeCollection, i, aliceDID, treeCollection))
+		r.Exec(`INSERT INTO record_texts (collection, did, rkey, text, words) SELECT $1, $2, $3, t, to_tsvector('simple', t)
+			FROM (SELECT $4 || ' heron' AS t) AS t`, treeCollection, aliceDID, rkey, rkey)
 	}
 	r.Exec(`INSERT INTO verdicts (collection, did, rkey, cid, schema_hash, verdict, state, dangling, problems, warnings)
-		VALUES ($1, $2, 'one', 'bafyreiabcdefghijk0', 'h', 'invalid', 'refused', true, '[{"rule": "length", "path": "/height", "expected": "at most 5", "received": "string \"long\""}]', '[{"rule": "slug", "path": "/kind", "expected": "one", "received": "two"}]')`, treeCollection, aliceDID)
+		VALUES ($1, $2, 'one', 'bafyreiabcdefghijk0', 'h', 'invalid', 'refused', true,
+			'[{"rule": "length", "path": "/height", "expected": "at most 5", "received": "string \"long\""}]',
+				'[{"rule": "slug", "path": "/kind", "expected": "one", "received": "two"}]')`, treeCollection, aliceDID)
 	r.Exec(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, 'gone', '1', now())`, treeCollection, aliceDID)
-	r.Exec(`INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey) VALUES ($1, $2, 'one', $1, $3, 'later')`, treeCollection, aliceDID, bobDID)
+	r.Exec(`INSERT INTO parked (collection, did, rkey, to_collection, to_did, to_rkey)
+		VALUES ($1, $2, 'one', $1, $3, 'later')`, treeCollection, aliceDID, bobDID)
 	for i, to := range []string{"two", "three", "gone", "never"} {
 		r.refer("one", fmt.Sprintf("/near/%d", i), to)
 	}
 	r.refer("two", "/near", "one")
-	r.Exec(`INSERT INTO record_refs (collection, did, rkey, path, kind, target, declared) VALUES ($1, $2, 'one', '/picture', 'blob', 'bafkreiabc', true)`, treeCollection, aliceDID)
+	r.Exec(`INSERT INTO record_refs (collection, did, rkey, path, kind, target, declared)
+		VALUES ($1, $2, 'one', '/picture', 'blob', 'bafkreiabc', true)`, treeCollection, aliceDID)
 }
 
 func (r *rig) refer(from, path, to string) {
 	r.T.Helper()
-	r.Exec(`INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared) VALUES ($1, $2, $3, $4, 'at-uri', $5, $1, $2, $6, true)`,
+	r.Exec(`INSERT INTO record_refs (collection, did, rkey, path, kind, target, to_collection, to_did, to_rkey, declared)
+		VALUES ($1, $2, $3, $4, 'at-uri', $5, $1, $2, $6, true)`,
 		treeCollection, aliceDID, from, path, treeURI(to), to)
 }
 
@@ -85,18 +93,25 @@ func TestXRPCReadsRecords(t *testing.T) {
 	r.plant()
 	r.Exec(`INSERT INTO accounts (did, status) VALUES ($1, 'takendown')`, bobDID)
 	get, list := "/xrpc/com.atproto.repo.getRecord?collection="+treeCollection+"&repo=", "/xrpc/com.atproto.repo.listRecords?collection="+treeCollection+"&repo="
-	one := fmt.Sprintf(`{"uri": %q, "cid": "bafyreiabcdefghijk0", "value": {"$type": %q, "height": 0, "near": %q}}`, treeURI("one"), treeCollection, treeURI("two"))
-	for _, target := range []string{get + aliceDID + "&rkey=one", get + "Alice.example&rkey=one", get + aliceDID + "&rkey=one&cid=bafyreiabcdefghijk0&else=1"} {
+	one := fmt.Sprintf(`{"uri": %q, "cid": "bafyreiabcdefghijk0", "value": {"$type": %q, "height": 0, "near": %q}}`,
+		treeURI("one"), treeCollection, treeURI("two"))
+	for _, target := range []string{
+		get + aliceDID + "&rkey=one", get + "Alice.example&rkey=one",
+		get + aliceDID + "&rkey=one&cid=bafyreiabcdefghijk0&else=1",
+	} {
 		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, http.StatusOK, rec.Code, rec.Body.String())
 		require.JSONEq(t, one, rec.Body.String())
-		require.Equal(t, []string{"*", "cross-origin"}, []string{rec.Header().Get("Access-Control-Allow-Origin"), rec.Header().Get("Cross-Origin-Resource-Policy")})
+		require.Equal(t, []string{"*", "cross-origin"}, []string{
+			rec.Header().Get("Access-Control-Allow-Origin"), rec.Header().Get("Cross-Origin-Resource-Policy"),
+		})
 	}
 	asked := r.Do(http.MethodOptions, get+aliceDID+"&rkey=one")
 	require.Equal(t, http.StatusNoContent, asked.Code)
 	require.Equal(t, []string{"*", "GET, HEAD", "*"}, []string{asked.Header().Get("Access-Control-Allow-Origin"),
 		asked.Header().Get("Access-Control-Allow-Methods"), asked.Header().Get("Access-Control-Allow-Headers")})
-	require.Empty(t, r.Do(http.MethodGet, "/api/v1/records/"+treeCollection).Header().Values("Access-Control-Allow-Origin"), "the other methods are only for Weir's own page")
+	require.Empty(t, r.Do(http.MethodGet, "/api/v1/records/"+treeCollection).Header().Values("Access-Control-Allow-Origin"),
+		"the other methods are only for Weir's own page")
 	for target, want := range map[string]xrpcError{
 		get + aliceDID + "&rkey=gone":                         {400, "RecordNotFound", "Could not locate record: " + treeURI("gone")},
 		get + aliceDID + "&rkey=one&cid=bafyreianothercid":    {400, "RecordNotFound", "Could not locate record: " + treeURI("one")},
@@ -110,7 +125,9 @@ func TestXRPCReadsRecords(t *testing.T) {
 		list + aliceDID + "&limit=x":                          {400, "InvalidRequest", "Error: limit must be an integer"},
 		list + aliceDID + "&reverse=1":                        {400, "InvalidRequest", "Error: reverse must be a boolean"},
 		list + aliceDID + "&cursor=%00":                       {400, "InvalidRequest", "Error: cursor is not one of this list"},
-		"/xrpc/com.atproto.repo.createRecord":                 {501, "MethodNotImplemented", "Method not implemented: com.atproto.repo.createRecord"},
+		"/xrpc/com.atproto.repo.createRecord": {
+			501, "MethodNotImplemented", "Method not implemented: com.atproto.repo.createRecord",
+		},
 	} {
 		response := r.Do(http.MethodGet, target)
 		require.Equal(t, "*", response.Header().Get("Access-Control-Allow-Origin"), "a page of another site must be able to read errors too")
@@ -150,7 +167,9 @@ func TestAPIReadsRecords(t *testing.T) {
 
 	base := "/api/v1/records/" + treeCollection + "/" + aliceDID + "/"
 	d := decode[records.Detail](r, http.StatusOK, r.Do(http.MethodGet, base+"one?limit=3"))
-	require.Equal(t, []any{"invalid", "refused", true, 3, 1}, []any{d.Verdict, d.Projection, d.Dangling, len(d.References.List), len(d.Referrers.List)})
+	require.Equal(t, []any{"invalid", "refused", true, 3, 1}, []any{
+		d.Verdict, d.Projection, d.Dangling, len(d.References.List), len(d.Referrers.List),
+	})
 	require.True(t, d.References.List[2].Dangling)
 	rest := decode[records.References](r, http.StatusOK, r.Do(http.MethodGet, base+"one/references?cursor="+string(d.References.Next)))
 	require.Equal(t, "missing", rest.List[0].State)
@@ -167,18 +186,28 @@ func TestAPIReadsRecords(t *testing.T) {
 	require.Equal(t, []string{treeURI("two")}, []string{found.Records[0].URI})
 	require.Len(t, found.Records, 1)
 
-	for _, form := range []string{aliceDID + "/" + treeCollection + "/one", url.PathEscape(treeURI("one")), "at:/" + aliceDID + "/" + treeCollection + "/one"} {
+	for _, form := range []string{
+		aliceDID + "/" + treeCollection + "/one", url.PathEscape(treeURI("one")),
+		"at:/" + aliceDID + "/" + treeCollection + "/one",
+	} {
 		g := decode[graphJSON](r, http.StatusOK, r.Do(http.MethodGet, "/api/v1/graph/"+form+"?depth=2"))
 		require.Equal(t, []any{treeURI("one"), 5, 5, false}, []any{g.URI, len(g.Nodes), len(g.Edges), g.Truncated}, form)
 	}
-	require.Equal(t, "/api/v1/graph/at:/"+aliceDID+"/"+treeCollection+"/one", r.Do(http.MethodGet, "/api/v1/graph/"+treeURI("one")).Header().Get("Location"), "the request must be redirected to the form with one slash")
-	p := decode[pathsJSON](r, http.StatusOK, r.Do(http.MethodGet, "/api/v1/paths?from="+url.QueryEscape(treeURI("two"))+"&to="+url.QueryEscape(treeURI("never"))))
+	require.Equal(t, "/api/v1/graph/at:/"+aliceDID+"/"+treeCollection+"/one",
+		r.Do(http.MethodGet, "/api/v1/graph/"+treeURI("one")).Header().Get("Location"),
+		"the request must be redirected to the form with one slash")
+	p := decode[pathsJSON](r, http.StatusOK,
+		r.Do(http.MethodGet, "/api/v1/paths?from="+url.QueryEscape(treeURI("two"))+"&to="+url.QueryEscape(treeURI("never"))))
 	require.Equal(t, []any{2, 2}, []any{p.Length, len(p.List)}, "two and one refer to each other")
 
 	for target, want := range map[string]string{
-		base + "gone": "was deleted", base + "never": "is not stored", base + "one?limit=201": "from 1 to 200", base + "one?x=1": "unknown parameter",
-		"/api/v1/records/" + treeCollection + "?cursor=x": "cursor", "/api/v1/search": "q is", "/api/v1/search?q=" + strings.Repeat("x", 201): "200 characters", "/api/v1/search?q=a%00": "zero character", "/api/v1/search?q=a&language=x": "a language", "/api/v1/search?q=a&media=a/": "a media type",
-		"/api/v1/graph/alice.example/" + treeCollection + "/one": "at-uri", "/api/v1/graph/x?depth=7": "from 1 to 6", "/api/v1/paths?from=x": "at-uri", "/api/v1/graph/" + aliceDID + "/a/b/c": "at-uri",
+		base + "gone": "was deleted", base + "never": "is not stored", base + "one?limit=201": "from 1 to 200",
+		base + "one?x=1": "unknown parameter",
+		"/api/v1/records/" + treeCollection + "?cursor=x": "cursor", "/api/v1/search": "q is",
+		"/api/v1/search?q=" + strings.Repeat("x", 201): "200 characters", "/api/v1/search?q=a%00": "zero character",
+		"/api/v1/search?q=a&language=x": "a language", "/api/v1/search?q=a&media=a/": "a media type",
+		"/api/v1/graph/alice.example/" + treeCollection + "/one": "at-uri", "/api/v1/graph/x?depth=7": "from 1 to 6",
+		"/api/v1/paths?from=x": "at-uri", "/api/v1/graph/" + aliceDID + "/a/b/c": "at-uri",
 	} {
 		rec := r.Do(http.MethodGet, target)
 		require.Contains(t, []int{400, 404}, rec.Code, target)
@@ -205,7 +234,10 @@ func TestRecordPageLeadsToOthers(t *testing.T) {
 	require.Equal(t, 1, links["/records/"+treeCollection+"/"+aliceDID+"/three"])
 	require.Equal(t, 1, links["/records/"+treeCollection+"/"+bobDID+"/later"])
 	require.Zero(t, links["/records/"+treeCollection+"/"+aliceDID+"/gone"]+links["/records/"+treeCollection+"/"+aliceDID+"/never"], "references to records that are not stored must not be links")
-	for _, text := range []string{"length at /height: expected at most 5", "slug at /kind", "breaks the schema", "was deleted", "not stored", "bafkreiabc"} {
+	for _, text := range []string{
+		"length at /height: expected at most 5", "slug at /kind", "breaks the schema", "was deleted", "not stored",
+		"bafkreiabc",
+	} {
 		require.Contains(t, body, text)
 	}
 	r.Audit(body)
@@ -224,7 +256,10 @@ func TestHostileRecordsStayText(t *testing.T) {
 	r.plant()
 	for _, text := range webtest.HostileTexts() {
 		text = strings.ReplaceAll(text, "\x00", "")
-		value, err := json.Marshal(map[string]any{"text": text, text: "at://" + text + "/x/y", "links": []string{"at://did:plc:aaa/com.example.x.y/1\"><script>", "javascript:alert(1)"}})
+		value, err := json.Marshal(map[string]any{
+			"text": text, text: "at://" + text + "/x/y",
+			"links": []string{"at://did:plc:aaa/com.example.x.y/1\"><script>", "javascript:alert(1)"},
+		})
 		require.NoError(t, err)
 		r.Exec(`UPDATE records SET record = $1 WHERE rkey = 'one'`, string(value))
 		problems, err := json.Marshal([]map[string]string{{"rule": text, "path": text, "expected": text, "received": text}})
