@@ -80,6 +80,15 @@ LEFT JOIN LATERAL (
 	return missing, fetched, due, nil
 }
 
+// readSubjects reads subjects with their links.
+const readSubjects = `
+SELECT u.collection, u.did, u.rkey, ARRAY(SELECT l.id FROM links AS l WHERE l.id = ANY (u.links) ORDER BY l.id) AS links,
+    u.fetch_at <= now()
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+CROSS JOIN LATERAL (
+    SELECT * FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
+) AS u`
+
 // add adds the missing rows, and reads these subjects again.
 func (found Subjects) add(
 	ctx context.Context, db schema.Batcher, keys []schema.Key, fetched bool,
@@ -126,13 +135,6 @@ WHERE EXISTS (SELECT FROM watches)
   AND NOT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = k.collection AND t.did = k.did AND t.rkey = k.rkey)
 ORDER BY k.did, k.collection, k.rkey
 ON CONFLICT (did, collection, rkey) DO UPDATE SET fetch_at = excluded.fetch_at WHERE u.fetch_at IS NULL AND u.fetched_at IS NOT NULL`
-	const read = `
-SELECT u.collection, u.did, u.rkey, ARRAY(SELECT l.id FROM links AS l WHERE l.id = ANY (u.links) ORDER BY l.id) AS links,
-    u.fetch_at <= now()
-FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-CROSS JOIN LATERAL (
-    SELECT * FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
-) AS u`
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	q := &pgx.Batch{}
 	q.Queue(add, collection, did, rkey, slices.Min(rkey), slices.Max(rkey)).Query(func(rows pgx.Rows) (err error) {
@@ -145,7 +147,7 @@ CROSS JOIN LATERAL (
 	for _, key := range keys {
 		delete(found, key)
 	}
-	q.Queue(read, collection, did, rkey).Query(func(rows pgx.Rows) error {
+	q.Queue(readSubjects, collection, did, rkey).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var key schema.Key
 			var links []int64
