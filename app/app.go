@@ -220,7 +220,10 @@ func (p App) page(read *pgxpool.Pool, stopping <-chan struct{}) (http.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	return web.Handler(web.Config{DB: read, Primary: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: p.parts.Pages, Stopping: stopping, Logger: p.log})
+	return web.Handler(web.Config{
+		DB: read, Primary: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: p.parts.Pages, Stopping: stopping,
+		Logger: p.log,
+	})
 }
 
 // Serve serves the page and the API on l until ctx ends.

@@ -27,7 +27,8 @@ func (c Config) Database(ctx context.Context, connections int32) (*pgxpool.Pool,
 	if url == "" {
 		running, ok := devpg.Running(c.Home)
 		if !ok {
-			return nil, errors.New("DATABASE_URL is not set and no `weir dev` or `weir demo` runs here: set it, for example DATABASE_URL=postgres://user:password@localhost:5432/weir")
+			return nil, errors.New("DATABASE_URL is not set and no `weir dev` or `weir demo` runs here: set it, " +
+				"for example DATABASE_URL=postgres://user:password@localhost:5432/weir")
 		}
 		url = running
 	}
@@ -42,10 +43,13 @@ func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (
 }
 
 // openPool is OpenPool with the URL of a variable, and may change how connections are made.
-func openPool(ctx context.Context, variable, raw string, connections int32, pooled bool, change func(*pgxpool.Config)) (*pgxpool.Pool, error) {
+func openPool(
+	ctx context.Context, variable, raw string, connections int32, pooled bool, change func(*pgxpool.Config),
+) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(raw)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be read: expected postgres://user:password@host:5432/database, special characters of the password as %%40 and so on, received %s",
+		return nil, fmt.Errorf("%s cannot be read: expected postgres://user:password@host:5432/database, "+
+			"special characters of the password as %%40 and so on, received %s",
 			variable, redact(raw))
 	}
 	cfg.MaxConns = max(cfg.MaxConns, connections)

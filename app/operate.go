@@ -41,7 +41,8 @@ func (c Config) deadLetterLimits() (limits []health.DeadLetterLimit, err error) 
 		}
 		switch {
 		case err != nil || most < 0:
-			return nil, fmt.Errorf("WEIR_DEAD_LETTER_LIMITS: %q: expected a collection and a number, such as com.example.note=0 or pub.layers.*=100", entry)
+			return nil, fmt.Errorf("WEIR_DEAD_LETTER_LIMITS: %q: expected a collection and a number, such as com.example.note=0 or pub.layers.*=100",
+				entry)
 		case slices.ContainsFunc(limits, func(l health.DeadLetterLimit) bool { return l.Pattern == pattern }):
 			return nil, fmt.Errorf("WEIR_DEAD_LETTER_LIMITS: %s occurs twice", pattern)
 		}
@@ -96,7 +97,8 @@ func (c Config) hosts() (web.Hosts, error) {
 	}
 	if c.URL != "" {
 		u, err := url.Parse(c.URL)
-		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+			u.RawQuery != "" || u.Fragment != "" {
 			return web.Hosts{}, fmt.Errorf("WEIR_URL is %q: expected an address such as https://weir.example, without a path", c.URL)
 		}
 		names = append(names, u.Hostname())
@@ -155,8 +157,11 @@ func (p App) serveOps(ctx context.Context, l net.Listener, roles []string) error
 		tools = nil
 	}
 	handler, err := web.OpsHandler(web.OpsConfig{
-		DB: p.pool, Check: func(ctx context.Context) error { return Migrated(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
-		Token: p.cfg.OpsToken, Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log, Tools: tools, OpenTools: p.openTools(l.Addr()),
+		DB: p.pool, Check: func(ctx context.Context) error {
+			return Migrated(ctx, p.pool)
+		}, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
+		Token: p.cfg.OpsToken, Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log, Tools: tools,
+		OpenTools: p.openTools(l.Addr()),
 	})
 	if err != nil {
 		return err

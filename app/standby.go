@@ -36,7 +36,8 @@ func (c Config) standby(ctx context.Context, primary *pgxpool.Pool, log *slog.Lo
 				return fmt.Errorf("ask whether the server is a standby: %w", err)
 			}
 			if !standby {
-				log.Warn("standby_not_read", "host", host, "port", port, "reads", "the primary: the standby of WEIR_READ_DATABASE_URL cannot be reached, or is none")
+				log.Warn("standby_not_read", "host", host, "port", port, "reads",
+					"the primary: the standby of WEIR_READ_DATABASE_URL cannot be reached, or is none")
 			}
 			return settings(ctx, conn)
 		}

@@ -63,17 +63,23 @@ func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
 	rkey := func(i int) string { return syntax.NewTID(at(i).UnixMicro(), uint(i%1000)).String() }
 	record := json.RawMessage(`{"$type":"app.bsky.feed.post","text":"` + strings.Repeat("a post like many ", 12) + `"}`)
 	copied := func(table string, columns []string, rows int, row func(i int) []any) {
-		n, err := pool.CopyFrom(b.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(rows, func(i int) ([]any, error) { return row(i), nil }))
+		n, err := pool.CopyFrom(b.Context(), pgx.Identifier{table}, columns,
+			pgx.CopyFromSlice(rows, func(i int) ([]any, error) { return row(i), nil }))
 		require.NoError(b, err)
 		require.EqualValues(b, rows, n)
 	}
 	copied("records", []string{"collection", "did", "rkey", "rev", "cid", "created_at", "record"}, posts, func(i int) []any {
-		return []any{schema.PostCollection, did(i), rkey(i), rkey(i), "bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa", at(i), record}
+		return []any{
+			schema.PostCollection, did(i), rkey(i), rkey(i), "bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa", at(i), record,
+		}
 	})
 	links := 1000 + posts/6
 	random := rand.New(rand.NewPCG(1, 1))
 	shared := func() int64 { return int64(float64(links) * math.Pow(random.Float64(), 3)) }
-	_, err := pool.Exec(b.Context(), `INSERT INTO links (identity, url, site, title, first_seen) SELECT 'preloaded.example/' || i, 'https://preloaded.example/' || i, 'preloaded.example', 'An article like many others', now() FROM generate_series(1, $1::int) AS i`, links)
+	_, err := pool.Exec(b.Context(), `
+		INSERT INTO links (identity, url, site, title, first_seen)
+		SELECT 'preloaded.example/' || i, 'https://preloaded.example/' || i, 'preloaded.example', 'An article like many others', now()
+		FROM generate_series(1, $1::int) AS i`, links)
 	require.NoError(b, err)
 	var first int64
 	require.NoError(b, pool.QueryRow(b.Context(), `SELECT min(id) FROM links`).Scan(&first))
@@ -193,7 +199,8 @@ func steady(b *testing.B, server *devpg.Server, rate float64) steadyCost {
 	at := serve.opsURL(b)
 	becomes(b, at, "quiet")
 	transactions := func() (n float64) {
-		require.NoError(b, pool.QueryRow(b.Context(), `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
+		require.NoError(b, pool.QueryRow(b.Context(), `
+			SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
 		return n
 	}
 	var backend int

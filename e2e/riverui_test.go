@@ -26,7 +26,8 @@ func TestOperatorsUseRiverUI(t *testing.T) {
 	pool := open(t, database)
 	serve := start(t, append(reads(n, database), "WEIR_OPS_TOKEN=open sesame"), "serve")
 	insert := func(sql string) (id int64) {
-		require.NoError(t, pool.QueryRow(t.Context(), `INSERT INTO river_job (state, kind, queue, max_attempts, args, tags, scheduled_at) VALUES `+sql+` RETURNING id`).Scan(&id))
+		require.NoError(t, pool.QueryRow(t.Context(), `
+			INSERT INTO river_job (state, kind, queue, max_attempts, args, tags, scheduled_at) VALUES `+sql+` RETURNING id`).Scan(&id))
 		return id
 	}
 	opsURL := serve.opsURL(t)
@@ -55,7 +56,8 @@ func TestOperatorsUseRiverUI(t *testing.T) {
 	}
 	press := func(name string) {
 		t.Helper()
-		b.Until(fmt.Sprintf(`(() => { const e = [...document.querySelectorAll("button")].find((e) => e.innerText.trim() === %q || e.title === %q || e.ariaLabel === %q); e?.click(); return !!e })()`, name, name, name))
+		b.Until(fmt.Sprintf(`(() => { const e = [...document.querySelectorAll("button")].find((e) => e.innerText.trim() === %q || e.title === `+
+			`%q || e.ariaLabel === %q); e?.click(); return !!e })()`, name, name, name))
 	}
 	b.Show("/riverui/queues")
 	shows("process", "backfill", "network", "maintenance")
@@ -73,7 +75,9 @@ func TestOperatorsUseRiverUI(t *testing.T) {
 	var logged int64
 	var text string
 	eventually.True(t, func() bool {
-		return pool.QueryRow(t.Context(), `SELECT id, substring(metadata -> 'river:log' -> 0 ->> 'log' FROM 'msg=(\w+)') FROM river_job WHERE state = 'completed' AND jsonb_array_length(metadata -> 'river:log') = 1 LIMIT 1`).Scan(&logged, &text) == nil
+		return pool.QueryRow(t.Context(), `
+			SELECT id, substring(metadata -> 'river:log' -> 0 ->> 'log' FROM 'msg=(\w+)') FROM river_job
+			WHERE state = 'completed' AND jsonb_array_length(metadata -> 'river:log') = 1 LIMIT 1`).Scan(&logged, &text) == nil
 	}, 20*time.Millisecond)
 	b.Show(fmt.Sprintf("/riverui/jobs/%d", logged))
 	require.NotEmpty(t, text)
@@ -134,14 +138,18 @@ func TestRiverUIIsForOperatorsOnly(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `INSERT INTO river_queue (name, updated_at) VALUES ('process', now()) ON CONFLICT DO NOTHING`)
 	require.NoError(t, err)
 	for _, token := range []string{"", "open sesam"} {
-		for _, path := range []string{"", "/", "/queues", "/api/jobs", "/api/queues", "/api/states", "/api/health-checks/minimal", "/robots.txt", "/assets/none.js"} {
+		for _, path := range []string{
+			"", "/", "/queues", "/api/jobs", "/api/queues", "/api/states", "/api/health-checks/minimal", "/robots.txt", "/assets/none.js",
+		} {
 			require.Equal(t, http.StatusUnauthorized, request(http.MethodGet, ui+path, token), path)
 		}
 		require.Equal(t, http.StatusUnauthorized, request(http.MethodPut, ui+"/api/queues/process/pause", token))
 		require.Equal(t, http.StatusUnauthorized, request(http.MethodPost, ui+"/api/jobs/delete", token))
 	}
 	require.Equal(t, http.StatusOK, request(http.MethodGet, ui+"/api/queues", "open sesame"))
-	for _, foreign := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://elsewhere.example"}} {
+	for _, foreign := range [][]string{
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://elsewhere.example"},
+	} {
 		require.Equal(t, http.StatusForbidden, request(http.MethodPut, ui+"/api/queues/process/pause", "open sesame", foreign...), foreign)
 	}
 	require.Zero(t, paused())

@@ -54,7 +54,8 @@ func reads(n *simnet.Net, database string) []string {
 // alone is like reads, with Weir's own workers and batches: for a benchmark, a soak, or make chaos,
 // which share the machine with no other test.
 func alone(n *simnet.Net, database string) []string {
-	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s",
+	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_LISTEN=127.0.0.1:0",
+		"WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s",
 		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_RELAYS=" + n.RelayURL()}
 }
 
@@ -128,7 +129,8 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	url := demo.page(t)
 	_, ui := getOps(t, regexp.MustCompile(`http://\S+/riverui/`).FindString(demo.stdout.String()), "")
 	require.Contains(t, ui, "<title>River</title>")
-	require.Contains(t, demo.stdout.String(), taken.Addr().String()+" (WEIR_LISTEN) is in use: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
+	require.Contains(t, demo.stdout.String(),
+		taken.Addr().String()+" (WEIR_LISTEN) is in use: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
 	_, refused, code := weir(t, env, "dev")
 	require.Equal(t, 1, code, "dev must not fall back to another address")
 	require.Contains(t, refused, "listen on WEIR_LISTEN="+taken.Addr().String())
@@ -166,7 +168,8 @@ func showsShowcase(t *testing.T, url string) {
 		Title, URL, Gift string
 		Sharers          int
 	}
-	hosts := regexp.MustCompile(`^https?://(www\.|m\.|old\.|web\.)?(thequay\.example|archive\.org|youtube\.com|youtu\.be|open\.spotify\.com|reddit\.com|redd\.it)/`)
+	hosts := regexp.MustCompile(`^https?://(www\.|m\.|old\.|web\.)?(thequay\.example|archive\.org|youtube\.com|youtu\.be|` +
+		`open\.spotify\.com|reddit\.com|redd\.it)/`)
 	want := map[string]row{
 		"The harbour that learned to float": {URL: article, Gift: article + "?gift_token=9f8e7d6c5b4a", Sharers: 6},
 		"A heron, filmed for an hour":       {URL: "https://www.youtube.com/watch?v=hEr0nH0ur01", Sharers: 3},
@@ -236,30 +239,56 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 	}{
 		"DATABASE_URL is not set and no `weir dev` or `weir demo` runs here": {nil, "serve"},
 		"DATABASE_URL cannot be read: expected postgres://":                  {[]string{"DATABASE_URL=postgres://u:secret@h:port/x"}, "serve"},
-		"DATABASE_URL does not lead to a database":                           {[]string{"DATABASE_URL=postgres://u:secret@127.0.0.1:1/x"}, "serve"},
-		"password authentication failed":                                     {[]string{"DATABASE_URL=" + regexp.MustCompile(`:[^:@]+@`).ReplaceAllString(database, ":secret@")}, "serve"},
-		"did you mean WEIR_BATCH_EVENTS?":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENT=5"}, "serve"},
-		"WEIR_WORKERS must be 1 or more":                                     {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
-		"WEIR_BATCH_INTERVAL cannot be read":                                 {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_INTERVAL=fast"}, "consume"},
-		"WEIR_QUIET_AFTER must be 1s to 1m":                                  {[]string{"DATABASE_URL=" + database, "WEIR_QUIET_AFTER=10ms"}, "consume"},
-		"something that is no URL":                                           {[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve"},
-		"is not a Jetstream endpoint":                                        {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
-		"the webhook's address is not a URL":                                 {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve"},
-		`the webhook's format is "smoke"`:                                    {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=https://hooks.example/secret", "WEIR_ALERT_FORMAT=smoke"}, "work"},
-		"WEIR_ALERT_INTERVAL must be 1s to 1m":                               {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_INTERVAL=1h"}, "work"},
-		"WEIR_BUFFER_BYTES":                                                  {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
-		"WEIR_WORKERS":                                                       {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=x"}, "work"},
-		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "ingest ."},
-		"--account is for accounts":                                          {[]string{"DATABASE_URL=" + database}, "watch add --account https://bsky.app/profile/alice.example/lists/3kabc"},
-		`"nonsense" is not a Jetstream endpoint`:                             {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
-		`WEIR_COLLECTIONS: "app.bsky*" is not a prefix`:                      {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky*"}, "consume"},
-		"app.bsky.feed.post is kept for 1h0m0s: expected at least 24h0m0s":   {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*=1h,com.example.x=1m"}, "consume"},
-		"WEIR_RETENTION is -1h0m0s":                                          {[]string{"DATABASE_URL=" + database, "WEIR_RETENTION=-1h"}, "work"},
-		`"post" is not a collection`:                                         {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
-		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
-		`WEIR_HOSTS: "https://weir.example" is not a host`:                   {[]string{"DATABASE_URL=" + database, "WEIR_HOSTS=weir.test,https://weir.example"}, "web"},
-		"--window is 2h: expected one of 1h, 3h, 6h, 12h, 24h, 7d":           {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
-		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "ingest nowhere.jsonl"},
+		"DATABASE_URL does not lead to a database": {
+			[]string{"DATABASE_URL=postgres://u:secret@127.0.0.1:1/x"}, "serve",
+		},
+		"password authentication failed": {
+			[]string{"DATABASE_URL=" + regexp.MustCompile(`:[^:@]+@`).ReplaceAllString(database, ":secret@")}, "serve",
+		},
+		"did you mean WEIR_BATCH_EVENTS?": {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENT=5"}, "serve"},
+		"WEIR_WORKERS must be 1 or more":  {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
+		"WEIR_BATCH_INTERVAL cannot be read": {
+			[]string{"DATABASE_URL=" + database, "WEIR_BATCH_INTERVAL=fast"}, "consume",
+		},
+		"WEIR_QUIET_AFTER must be 1s to 1m": {
+			[]string{"DATABASE_URL=" + database, "WEIR_QUIET_AFTER=10ms"}, "consume",
+		},
+		"something that is no URL": {
+			[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve",
+		},
+		"is not a Jetstream endpoint": {
+			[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume",
+		},
+		"the webhook's address is not a URL": {
+			[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve",
+		},
+		`the webhook's format is "smoke"`: {
+			[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=https://hooks.example/secret", "WEIR_ALERT_FORMAT=smoke"}, "work",
+		},
+		"WEIR_ALERT_INTERVAL must be 1s to 1m": {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_INTERVAL=1h"}, "work"},
+		"WEIR_BUFFER_BYTES":                    {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
+		"WEIR_WORKERS":                         {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=x"}, "work"},
+		"is a directory":                       {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "ingest ."},
+		"--account is for accounts": {
+			[]string{"DATABASE_URL=" + database}, "watch add --account https://bsky.app/profile/alice.example/lists/3kabc",
+		},
+		`"nonsense" is not a Jetstream endpoint`: {
+			[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume",
+		},
+		`WEIR_COLLECTIONS: "app.bsky*" is not a prefix`: {
+			[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky*"}, "consume",
+		},
+		"app.bsky.feed.post is kept for 1h0m0s: expected at least 24h0m0s": {[]string{
+			"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*=1h,com.example.x=1m",
+		}, "consume"},
+		"WEIR_RETENTION is -1h0m0s":          {[]string{"DATABASE_URL=" + database, "WEIR_RETENTION=-1h"}, "work"},
+		`"post" is not a collection`:         {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
+		"listen on WEIR_LISTEN=256.0.0.1:80": {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
+		`WEIR_HOSTS: "https://weir.example" is not a host`: {
+			[]string{"DATABASE_URL=" + database, "WEIR_HOSTS=weir.test,https://weir.example"}, "web",
+		},
+		"--window is 2h: expected one of 1h, 3h, 6h, 12h, 24h, 7d": {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
+		"no such file": {[]string{"DATABASE_URL=" + database}, "ingest nowhere.jsonl"},
 	} {
 		t.Run(c.args+": "+want, func(t *testing.T) {
 			_, stderr, code := weir(t, c.env, strings.Fields(c.args)...)
@@ -302,7 +331,9 @@ func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	env := []string{"DATABASE_URL=" + database, "WEIR_APPVIEW=http://127.0.0.1:1"}
-	for _, name := range []string{"alice.example", "ALICE.example", "@alice.example", "https://bsky.app/profile/alice.example", "at://alice.example"} {
+	for _, name := range []string{
+		"alice.example", "ALICE.example", "@alice.example", "https://bsky.app/profile/alice.example", "at://alice.example",
+	} {
 		succeed(t, env, "watch", "add", name)
 	}
 	pool := open(t, database)
@@ -323,7 +354,8 @@ func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 	defer held.Close()
 	ingest := start(t, []string{"DATABASE_URL=" + database}, "ingest", pipe)
 	pool := open(t, database)
-	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`) == 1 }, 20*time.Millisecond)
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`) == 1 },
+		20*time.Millisecond)
 	ingest.signal(syscall.SIGTERM)
 	require.Equal(t, 1, ingest.wait(t, patience))
 	require.Contains(t, ingest.stderr.String(), "stopped before the end of the recording")

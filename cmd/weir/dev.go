@@ -73,7 +73,8 @@ func runAnnounced(ctx context.Context, p app.App, w io.Writer, title string, l n
 			for _, tool := range p.Tools() {
 				fmt.Fprintf(w, "    %-13s %s\n", tool.Name, tool.URL)
 			}
-			fmt.Fprintf(w, "    the ranking   %s trending   (in another terminal)\n    SQL           psql %s\n    stop          Ctrl-C\n\n", os.Args[0], p.Pool().Config().ConnString())
+			fmt.Fprintf(w, "    the ranking   %s trending   (in another terminal)\n    SQL           psql %s\n    stop          Ctrl-C\n\n",
+				os.Args[0], p.Pool().Config().ConnString())
 		})
 		return p.RunAll(ctx, l)
 	}, app.Roles()...)

@@ -35,6 +35,7 @@ func Or(words []string) string {
 // process waits for before it stops.
 func Stopping(ctx context.Context, w io.Writer) (done func() bool) {
 	return context.AfterFunc(ctx, func() {
-		fmt.Fprintln(w, "\nstopping: committing what was read and waiting for running jobs, for 20 seconds at most; press Ctrl-C again to stop at once")
+		fmt.Fprintln(w,
+			"\nstopping: committing what was read and waiting for running jobs, for 20 seconds at most; press Ctrl-C again to stop at once")
 	})
 }

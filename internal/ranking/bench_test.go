@@ -36,7 +36,8 @@ const (
 // comparison.
 const grouped = `
 WITH counted AS MATERIALIZED (
-    SELECT s.link_id, count(*) AS shares, max(s.shared_at) AS last_shared FROM shares AS s WHERE s.shared_at > $1 AND s.shared_at <= $2 GROUP BY s.link_id
+    SELECT s.link_id, count(*) AS shares, max(s.shared_at) AS last_shared FROM shares AS s WHERE s.shared_at > $1 AND s.shared_at <= $2
+    GROUP BY s.link_id
 ), least AS MATERIALIZED (
     SELECT n.sharers, n.last_shared
     FROM (SELECT link_id FROM counted ORDER BY shares DESC, last_shared DESC LIMIT 50) AS c ` + groupedCount + `
@@ -87,10 +88,15 @@ func benchFill(b *testing.B, pool *pgxpool.Pool) {
 	require.NoError(b, EnsureDays(b.Context(), pool, began, 7*24*time.Hour))
 	for _, sql := range []string{
 		`DROP INDEX shares_window, shares_link, shares_sharer, shares_words, claims_words, links_address`, // faster to create them at the end
-		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT `+benchDID("n")+`, 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
-		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT substr(md5((n %% 5000)::text), 1, 9) || '.example/2026/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
+		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT `+benchDID("n")+`, 'user' || n || '.example' FROM generate_series(0, %d) AS n`,
+			benchAccounts-1),
+		fmt.Sprintf(`
+			INSERT INTO links (identity, url, site, title, first_seen)
+			SELECT substr(md5((n %% 5000)::text), 1, 9) || '.example/2026/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n,
+			    'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
 		fmt.Sprintf(`INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
-SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k), repeat('A description. ', 10), 'bafkreih25gep6oitcncurehgwzfd7ygezmukp7frooflsgqmy65dxtrevm',
+SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k),
+    repeat('A description. ', 10), 'bafkreih25gep6oitcncurehgwzfd7ygezmukp7frooflsgqmy65dxtrevm',
        `+benchWords("t", 10)+` || array_to_tsvector(ARRAY['site' || n %% 5000, 'example', 'an', 'article', n::text])
 FROM generate_series(1, %d) AS n JOIN links AS l ON l.id = n CROSS JOIN generate_series(0, 1) AS k`, 7*benchLinks),
 		// The links of the last day have the highest ids.
@@ -99,11 +105,15 @@ SELECT `+benchDID("account")+`, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN 
        CASE WHEN n > %[1]d AND how <> 'repost' THEN `+benchWords("p", 15)+` END
 FROM (
 SELECT n, (random() * %[3]d)::int AS account,
-       CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[2]d)::int + 1 + (6 - n %% 6 - 1) * %[2]d ELSE (random() ^ 4 * (%[2]d - 1))::int + 1 + 6 * %[2]d END AS link,
+       CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[2]d)::int + 1 + (6 - n %% 6 - 1) * %[2]d
+           ELSE (random() ^ 4 * (%[2]d - 1))::int + 1 + 6 * %[2]d END AS link,
        CASE WHEN n %% 4 = 0 THEN 'repost' WHEN n %% 9 = 0 THEN 'quote' ELSE 'post' END AS how,
-       CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0) ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END AS at
+       CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0)
+           ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END AS at
 FROM generate_series(1, %[1]d + %[4]d) AS n) AS s`, benchBefore, benchLinks, benchAccounts-1, benchDay),
-		`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '1', '', shared_at, '{}' FROM shares WHERE words IS NOT NULL`,
+		`
+			INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '1', '', shared_at, '{}'
+			FROM shares WHERE words IS NOT NULL`,
 		`CREATE INDEX shares_words ON shares USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE words IS NOT NULL`,
 		`CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024)`,
 		`CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit = 1024)`,
@@ -111,9 +121,11 @@ FROM generate_series(1, %[1]d + %[4]d) AS n) AS s`, benchBefore, benchLinks, ben
 		`CREATE INDEX shares_link ON shares (link_id, shared_at)`,
 		`CREATE INDEX shares_sharer ON shares (link_id, did)`,
 		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind) VALUES ('reader.example', 'follows'), ('everyone.example', 'follows') RETURNING id, target)
-INSERT INTO watch_members (watch_id, did) SELECT w.id, a.did FROM w JOIN accounts AS a ON w.target = 'everyone.example' OR right(a.did, 6) < '%06d'`, benchMembers),
+INSERT INTO watch_members (watch_id, did) SELECT w.id, a.did FROM w
+JOIN accounts AS a ON w.target = 'everyone.example' OR right(a.did, 6) < '%06d'`, benchMembers),
 		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind) SELECT 'other' || n || '.example', 'follows' FROM generate_series(1, %[1]d) AS n RETURNING id)
-INSERT INTO watch_members (watch_id, did) SELECT w.id, `+benchDID("n")+` FROM w CROSS JOIN generate_series(0, %[2]d) AS k CROSS JOIN LATERAL (SELECT mod(w.id * 7919 + k, %[3]d) AS n) AS a`, benchWatches, benchMembers-1, benchAccounts),
+INSERT INTO watch_members (watch_id, did) SELECT w.id, `+benchDID("n")+` FROM w CROSS JOIN generate_series(0,`+
+			` %[2]d) AS k CROSS JOIN LATERAL (SELECT mod(w.id * 7919 + k, %[3]d) AS n) AS a`, benchWatches, benchMembers-1, benchAccounts),
 		`VACUUM ANALYZE`,
 	} {
 		conn, err := pool.Acquire(b.Context())
@@ -167,7 +179,8 @@ func arrive(b *testing.B, conn *pgx.Conn, r *rand.Rand, n int, viral bool) {
 	}
 	_, err := conn.Exec(b.Context(), `
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)
-SELECT d, 'app.bsky.feed.post', k, l, l, 'post', clock_timestamp(), 2 * l + ascii(k) % 2 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a (d, k, l)
+SELECT d, 'app.bsky.feed.post', k, l, l, 'post', clock_timestamp(), 2 * l + ascii(k) % 2
+FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a (d, k, l)
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how WHERE shares.how <> excluded.how`, did, rkey, link)
 	require.NoError(b, err)
 }

@@ -120,7 +120,8 @@ func (p *press) shown() (all []string) {
 		page, err := ranking.Trending(p.t.Context(), p.pool, q)
 		require.NoError(p.t, err)
 		for _, l := range page.Links {
-			all = append(all, fmt.Sprintf("%s %d %s %s", strings.TrimPrefix(l.URL, "https://"), l.Sharers, l.Title, l.CardFrom[:min(4, len(l.CardFrom))]))
+			all = append(all,
+				fmt.Sprintf("%s %d %s %s", strings.TrimPrefix(l.URL, "https://"), l.Sharers, l.Title, l.CardFrom[:min(4, len(l.CardFrom))]))
 		}
 		slices.Sort(all)
 		return all

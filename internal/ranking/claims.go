@@ -92,12 +92,15 @@ func ExpireClaims(ctx context.Context, pool Beginner, after int64, limit int) (d
 WITH next AS (
     SELECT l.id FROM links AS l WHERE l.id > $1 ORDER BY l.id LIMIT $2
 ), named AS MATERIALIZED (
-    SELECT DISTINCT s.link_id, s.claim_id FROM shares AS s WHERE s.link_id > $1 AND s.link_id <= (SELECT max(id) FROM next) AND s.claim_id IS NOT NULL
+    SELECT DISTINCT s.link_id, s.claim_id FROM shares AS s
+    WHERE s.link_id > $1 AND s.link_id <= (SELECT max(id) FROM next) AND s.claim_id IS NOT NULL
 ), unnamed AS MATERIALIZED (
     SELECT DISTINCT c.link_id FROM claims AS c
-    WHERE c.link_id > $1 AND c.link_id <= (SELECT max(id) FROM next) AND NOT EXISTS (SELECT FROM named AS n WHERE n.link_id = c.link_id AND n.claim_id = c.id)
+    WHERE c.link_id > $1 AND c.link_id <= (SELECT max(id) FROM next)
+        AND NOT EXISTS (SELECT FROM named AS n WHERE n.link_id = c.link_id AND n.claim_id = c.id)
 ), locked AS (
-    SELECT l.id FROM links AS l WHERE l.id IN (SELECT u.link_id FROM unnamed AS u) AND l.merged_into IS NULL ORDER BY l.id FOR UPDATE OF l SKIP LOCKED
+    SELECT l.id FROM links AS l WHERE l.id IN (SELECT u.link_id FROM unnamed AS u) AND l.merged_into IS NULL
+    ORDER BY l.id FOR UPDATE OF l SKIP LOCKED
 )
 SELECT coalesce((SELECT max(id) FROM next), $1), (SELECT count(*) FROM next), ARRAY(SELECT id FROM locked)`
 	const remove = `

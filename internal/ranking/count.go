@@ -65,7 +65,8 @@ func Count(ctx context.Context, pool *pgxpool.Pool, now time.Time) (done Counted
 
 // Pending reports whether Count has more to do than to advance the windows.
 func Pending(ctx context.Context, db schema.DB) (bool, error) {
-	const sql = `SELECT EXISTS (SELECT FROM pending_counts) OR NOT EXISTS (SELECT FROM count_state WHERE members_only = EXISTS (SELECT FROM watches))`
+	const sql = `
+		SELECT EXISTS (SELECT FROM pending_counts) OR NOT EXISTS (SELECT FROM count_state WHERE members_only = EXISTS (SELECT FROM watches))`
 	return schema.One(ctx, db, "look for pending counts", pgx.RowTo[bool], sql)
 }
 

@@ -50,7 +50,9 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int, bridges bool) {
 	link := func() int64 { x := r.Float64(); return int64(historyLinks*x*x*x) + 1 } // most links have one sharer or two
 	at := func() time.Time {
 		x := r.Float64()
-		return h.now().Add(time.Minute - time.Duration(x*x*x*float64(8*24*time.Hour))).Truncate([]time.Duration{time.Second, time.Hour}[r.IntN(2)])
+		return h.now().Add(time.Minute - time.Duration(x*x*x*float64(8*24*time.Hour))).Truncate([]time.Duration{
+			time.Second, time.Hour,
+		}[r.IntN(2)])
 	}
 	rkey := func() string { return fmt.Sprintf("%d-%03d", writer, r.IntN(300)) } // a writer's own rkeys: writers do not wait for each other
 	way := func() string { return Ways()[r.IntN(3)] }
@@ -60,10 +62,14 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int, bridges bool) {
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id, words, copied)
 SELECT $1, $8, $2, l.counts_as, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END, $7::tsvector,
        EXISTS (SELECT FROM copies AS c WHERE c.did = $1 AND c.collection = $8 AND c.rkey = $2) FROM links AS l WHERE l.id = ANY ($3)
-ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id, words = excluded.words, copied = excluded.copied`
-	store := `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($3, $1, $2, '1', '', now(), '{}') ON CONFLICT DO NOTHING`
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
+SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id, words = excluded.words, copied = excluded.copied`
+	store := `
+		INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($3, $1, $2, '1', '', now(), '{}')
+		ON CONFLICT DO NOTHING`
 	through := `
-INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'app.bsky.feed.post', $2, l.counts_as, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey)
+SELECT $1, 'app.bsky.feed.post', $2, l.counts_as, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
 	subject := func() string { return fmt.Sprint("s", r.IntN(2)) }
 	k := r.IntN(71)
@@ -82,9 +88,13 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 		}
 		q.Queue(add, author, name, []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10), words.Vector(randomText(r)), collection)
 	case k < 55:
-		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond', claim_id = CASE WHEN $2 = 'post' THEN 10 * named_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
+		q.Queue(`
+			UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond',
+			    claim_id = CASE WHEN $2 = 'post' THEN 10 * named_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
 	case k < 60:
-		q.Queue(`UPDATE shares SET named_id = l.id, link_id = l.counts_as, claim_id = 10 * l.id + claim_id % 10 FROM links AS l WHERE rkey = $1 AND did = $3 AND l.id = $2`, rkey(), link(), did())
+		q.Queue(`
+			UPDATE shares SET named_id = l.id, link_id = l.counts_as, claim_id = 10 * l.id + claim_id % 10 FROM links AS l
+			WHERE rkey = $1 AND did = $3 AND l.id = $2`, rkey(), link(), did())
 	case k < 65:
 		q.Queue(`DELETE FROM shares WHERE rkey = $1`, rkey())
 	case k < 70:
@@ -101,7 +111,8 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 	case k < 89:
 		q.Queue(`DELETE FROM watch_members WHERE did = $1 AND watch_id IN (SELECT id FROM watches WHERE target = $2)`, did(), target(r))
 	case k < 90 && r.IntN(6) == 0:
-		q.Queue(`INSERT INTO watches (target, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`, target(r), []string{"follows", "second-degree"}[r.IntN(2)])
+		q.Queue(`INSERT INTO watches (target, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`, target(r),
+			[]string{"follows", "second-degree"}[r.IntN(2)])
 	case k < 91 && r.IntN(4) == 0:
 		q.Queue(`DELETE FROM watches WHERE target = $1`, target(r))
 	case k < 92:
@@ -110,7 +121,8 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 		q.Queue(`DELETE FROM links WHERE id = $1 AND merged_into IS NULL`, id)
 	case k < 94:
 		id := link()
-		q.Queue(`INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
+		q.Queue(`
+			INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
 			id, fmt.Sprintf("host%d.example/%d", r.IntN(3), r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
 		q.Queue(historyClaims, id)
 	case k < 95 && r.IntN(20) == 0:
@@ -215,13 +227,17 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 			require.ErrorIs(t, err, ErrWatch)
 			continue
 		}
-		got, again, at := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], crossings: []int{5000, 1}[(i/2+h.compared)%2], few: []int{2000, 2}[i/2%2], many: []int{usualLimits().many, 4, 1}[(i+h.compared)%3]})
+		got, again, at := pages(t, within{tx}, q, limits{
+			pending: []int{5000, 30}[i%2], crossings: []int{5000, 1}[(i/2+h.compared)%2], few: []int{2000, 2}[i/2%2],
+			many: []int{usualLimits().many, 4, 1}[(i+h.compared)%3],
+		})
 		if !at.Equal(q.At) {
 			require.Equal(t, l.asOf, at)
 			h.moved, q.At = h.moved+1, at
 		}
 		require.Equal(t, l.fold(q), got, "%+v, pending %t, recounted %t", q, pending, again)
-		h.compareReached(t, tx, l, q, limits{pending: []int{5000, 30}[i%2], crossings: 5000, few: []int{2000, 2}[h.compared%2], many: []int{usualLimits().many, 4, 1}[i/2%3]})
+		h.compareReached(t, tx, l, q,
+			limits{pending: []int{5000, 30}[i%2], crossings: 5000, few: []int{2000, 2}[h.compared%2], many: []int{usualLimits().many, 4, 1}[i/2%3]})
 		if again {
 			recounted++
 		} else {
@@ -244,7 +260,10 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	source := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, n)) }
 	h := &history{pool: schematest.New(t)}
 	h.clock.Store(time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC).UnixMicro())
-	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT 'host' || n % 3 || '.example/' || n, n::text, 'site' || n % 3 || '.example', now() FROM generate_series(1, $1::int) AS n`, historyLinks)
+	_, err := h.pool.Exec(t.Context(), `
+		INSERT INTO links (identity, url, site, first_seen)
+		SELECT 'host' || n % 3 || '.example/' || n, n::text, 'site' || n % 3 || '.example', now() FROM generate_series(1, $1::int) AS n`,
+		historyLinks)
 	require.NoError(t, err)
 	_, err = h.pool.Exec(t.Context(), historyClaims, nil)
 	require.NoError(t, err)
@@ -272,7 +291,8 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 		if pending {
 			rounds["corrected"] += counted
 		}
-		require.NoError(t, h.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE split_at IS NULL), count(split_at) FROM link_merges`).Scan(&merged, &split))
+		require.NoError(t,
+			h.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE split_at IS NULL), count(split_at) FROM link_merges`).Scan(&merged, &split))
 	}
 	close(turns)
 	close(counts)
@@ -281,7 +301,8 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	for range writers + 2 {
 		require.NoError(t, <-failed)
 	}
-	t.Logf("%d steps; rankings: %v, %d of another time, %d with walls; %d merged, %d split", h.steps.Load(), rounds, h.moved, h.walled, merged, split)
+	t.Logf("%d steps; rankings: %v, %d of another time, %d with walls; %d merged, %d split", h.steps.Load(), rounds, h.moved, h.walled, merged,
+		split)
 	h.finish(t)
 }
 
@@ -347,7 +368,9 @@ func TestDifferencesAreFound(t *testing.T) {
 		return lines, done.Pending
 	}
 	exec(`INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 3) AS n`, now)
-	exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', id::text, id, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, now)
+	exec(`
+		INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:' || n, 'c', id::text, id, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, now)
 	_, pending := differences()
 	require.True(t, pending, "nothing is counted yet")
 	_, err := Count(t.Context(), pool, now)
@@ -362,7 +385,10 @@ func TestDifferencesAreFound(t *testing.T) {
 	exec(`DELETE FROM link_counts WHERE link_id = 3`)
 	lines, _ = differences()
 	require.Len(t, lines, 5, "%v", lines)
-	for i, begins := range []string{"link 2, sharer did:plc:1: kept nothing, recounted {", "link 3, sharer did:plc:2: kept {", "link 1: kept {", "link 2: kept {", "link 3: kept nothing, recounted {"} {
+	for i, begins := range []string{
+		"link 2, sharer did:plc:1: kept nothing, recounted {", "link 3, sharer did:plc:2: kept {", "link 1: kept {", "link 2: kept {",
+		"link 3: kept nothing, recounted {",
+	} {
 		require.True(t, strings.HasPrefix(lines[i], begins), "%s: expected %s", lines[i], begins)
 	}
 	sampled := map[int64]bool{}

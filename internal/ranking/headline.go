@@ -37,12 +37,14 @@ func chosen(param int, links []int64) string {
 // without it, if there is one or if it is the name of the site; a title that was cut is one of the
 // next longer title. It joins nothing: see everyVote.
 const variants = `variants AS (
-    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
+    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8
+        AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
+                h.head) THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -54,13 +56,15 @@ const variants = `variants AS (
 
 var chosenByVotes = `
 c AS (
-    SELECT v.claim_id, v.link_id, CASE WHEN` + isWall("c") + `THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
+    SELECT v.claim_id, v.link_id, CASE WHEN` +
+	isWall("c") + `THEN 0 ELSE v.titles END AS titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from,
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
 ), ` + variants + `, best AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
     FROM (
-        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
@@ -73,31 +77,36 @@ c AS (
                (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c GROUP BY c.link_id, c.title
     ) AS g
-    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC, g.at, g.uri COLLATE "C"
+    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC,
+        g.at, g.uri COLLATE "C"
 ), description AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.description
     FROM (
-        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.description <> '' GROUP BY c.link_id, c.description
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), picture AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, 'blob:' || split_part(g.uri, '/', 3) || '/' || g.image AS image
     FROM (
-        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.image <> '' GROUP BY c.link_id, c.image
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), spelling AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.url, g.site
     FROM (
-        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at, (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at,
+            (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
         FROM c WHERE c.urls > 0 GROUP BY c.link_id, c.url
     ) AS g
     ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
 ), chosen AS MATERIALIZED (
     SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(g.title, t.title, '') AS title,
-           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image, coalesce(g.address, t.uri, '') AS "from"
+           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image,
+               coalesce(g.address, t.uri, '') AS "from"
     FROM (SELECT c.link_id FROM c UNION SELECT g.link_id FROM pages AS g) AS k
     LEFT JOIN pages AS g ON g.link_id = k.link_id
     LEFT JOIN spelling AS u ON u.link_id = k.link_id
@@ -122,13 +131,15 @@ WITH v AS MATERIALIZED (
 ),` + chosen(9, links) + `
 SELECT * FROM chosen`
 	columns, gone := newSumColumns(changed)
-	return schema.All(ctx, db, "choose the headlines", pgx.RowToStructByName[headline], sql, append(columns.args(), links, append(gone.claims, columns.claims...), append(gone.links, columns.links...))...)
+	return schema.All(ctx, db, "choose the headlines", pgx.RowToStructByName[headline], sql,
+		append(columns.args(), links, append(gone.claims, columns.claims...), append(gone.links, columns.links...))...)
 }
 
 // recountHeadlines returns the same, computed from the shares.
 func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
 	sql := `
-WITH ` + wallsOf(s) + `own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($2)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen(2, links) + `
+WITH ` + wallsOf(s) + `own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($2)`) + `),` + everyVote + `, v AS MATERIALIZED (` +
+		sumOfVotes("votes AS f WHERE true") + `),` + chosen(2, links) + `
 SELECT * FROM chosen`
 	return schema.All(ctx, db, "choose the headlines from the shares", pgx.RowToStructByName[headline], sql, s.KeptFrom, links)
 }
@@ -170,7 +181,8 @@ func queueDropCards(q *pgx.Batch, links []int64) {
 	q.Queue(`
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE `+among("l.id", 1, links)+` AND l.title <> ''
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT`+isWall("v")+`OFFSET 0) AND NOT`+livingCard("l", hasPageAmong("l", links)), links)
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT`+isWall("v")+`OFFSET 0) AND NOT`+
+		livingCard("l", hasPageAmong("l", links)), links)
 }
 
 // correctHeadlines sets the current headlines of the links of a page. It corrects the counted

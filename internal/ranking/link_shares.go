@@ -86,16 +86,20 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 		of.At = time.Now()
 	}
 	of.At = of.At.Truncate(time.Microsecond)
-	r := &linkReader{of: of, reader: reader{q: Query{Window: of.Window, Watch: of.Watch, Degree: of.Degree}, end: of.At, limits: usualLimits()}}
+	r := &linkReader{
+		of: of, reader: reader{q: Query{Window: of.Window, Watch: of.Watch, Degree: of.Degree}, end: of.At, limits: usualLimits()},
+	}
 	err := r.read(ctx, db, func() error {
-		blocked, err := schema.One(ctx, r.tx, "look up whether the link is blocked", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM blocked_links AS b WHERE b.link_id = $1)`, of.ID)
+		blocked, err := schema.One(ctx, r.tx, "look up whether the link is blocked", pgx.RowTo[bool], `
+			SELECT EXISTS (SELECT FROM blocked_links AS b WHERE b.link_id = $1)`, of.ID)
 		if err != nil {
 			return err
 		}
 		if blocked {
 			return ErrLink
 		}
-		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `SELECT (SELECT l.merged_into FROM links AS l WHERE l.id = $1)`, of.ID)
+		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `
+			SELECT (SELECT l.merged_into FROM links AS l WHERE l.id = $1)`, of.ID)
 		if err != nil {
 			return err
 		}
@@ -115,7 +119,8 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 const whyOf = `coalesce(` + outsiders + `, s.why, CASE WHEN s.shared_at <= $2 THEN 'outside_window' END)`
 
 // outsiders is the reason for a row s whose account none of the watches $1 includes.
-const outsiders = `CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END`
+const outsiders = `CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS ` +
+	`w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END`
 
 func (r *linkReader) args(more ...any) []any {
 	return append([]any{r.watches, r.of.At.Add(-r.of.Window)}, more...)
@@ -169,7 +174,8 @@ func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int)
 	// once.
 	sql := `
 WITH page AS (
-    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey, s.why
+    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey,
+        s.why
     FROM judged_shares AS s
     WHERE s.link_id = $3 AND s.shared_at <= $4 AND (s.shared_at, s.did, s.collection, s.rkey, s.named_id) < ($4, $5, $6, $7, $8)
     ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
@@ -183,15 +189,20 @@ WITH page AS (
         LIMIT 1
     ) AS latest ON true
 )
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''),
+    s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''),
+        coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
        coalesce(` + whyOf + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
-       s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END,` + schema.Withheld("s.did") + `,` + schema.Withheld("s.subject_did") + `
+       s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END,` +
+		schema.Withheld("s.did") + `,` + schema.Withheld("s.subject_did") + `
 FROM page AS s
 JOIN people AS p ON p.did = s.did
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a
+    WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named, &s.Withheld, &s.SubjectWithheld)
+		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt,
+			&s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named, &s.Withheld, &s.SubjectWithheld)
 		return s.complete(), err
 	}, sql, r.args(r.of.ID, after.At, after.Record.DID, after.Record.Collection, after.Record.Rkey, after.Named, limit)...)
 }
@@ -199,12 +210,15 @@ ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_i
 // waiting reads records that wait for posts which share the link, after a position.
 func (r *linkReader) waiting(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
 	sql := `
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey,
-       CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did, s.for_collection, s.for_rkey, ` + subjectBy("s.for_did") + `,
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''),
+    s.collection, s.rkey,
+       CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did,
+           s.for_collection, s.for_rkey, ` + subjectBy("s.for_did") + `,
        coalesce(` + outsiders + `, s.why, CASE WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END),
        ` + schema.Withheld("s.did") + `,` + schema.Withheld("s.for_did") + `
 FROM (
-    SELECT DISTINCT coalesce(s.subject_did, s.did) AS did, CASE WHEN s.subject_did IS NULL THEN s.collection ELSE s.subject_collection END AS collection,
+    SELECT DISTINCT coalesce(s.subject_did, s.did) AS did,
+        CASE WHEN s.subject_did IS NULL THEN s.collection ELSE s.subject_collection END AS collection,
            coalesce(s.subject_rkey, s.rkey) AS rkey
     FROM shares AS s
     WHERE s.link_id = $2 AND EXISTS (SELECT FROM waiting)
@@ -217,14 +231,17 @@ CROSS JOIN LATERAL (
     ORDER BY w.did, w.collection, w.rkey
     LIMIT $9
 ) AS s
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a
+    WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.for_did, s.for_collection, s.for_rkey, s.did, s.collection, s.rkey
 LIMIT $9`
 	return schema.All(ctx, r.tx, "read what waits for a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.Withheld, &s.SubjectWithheld)
+		err = row.Scan(&s.DID, &s.Handle, &s.Unverified, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt,
+			&s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.Withheld, &s.SubjectWithheld)
 		s.waits = true
 		return s.complete(), err
-	}, sql, r.watches, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit)
+	}, sql, r.watches, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection,
+		after.Record.Rkey, limit)
 }
 
 // subjectBy returns the verified handle of the author of a post, if the author is active.

@@ -35,7 +35,9 @@ func newPlanned(t *testing.T, statistics bool) *planned {
 	require.NoError(t, err)
 	t.Cleanup(one.Close)
 	p := &planned{popularity: &popularity{t, one, time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)}}
-	for _, table := range []string{"links", "claims", "shares_default", "sharers", "link_counts", "claim_votes", "pending_counts", "subjects", "accounts"} {
+	for _, table := range []string{
+		"links", "claims", "shares_default", "sharers", "link_counts", "claim_votes", "pending_counts", "subjects", "accounts",
+	} {
 		p.exec(one, `ALTER TABLE `+table+` SET (autovacuum_enabled = off)`)
 	}
 	p.fill(1, plannedLinks/20, 0)
@@ -52,8 +54,14 @@ func newPlanned(t *testing.T, statistics bool) *planned {
 func (p *planned) fill(from, to, popular int) {
 	p.Helper()
 	p.exec(p.pool, `SET session_replication_role = replica`) // everything is counted later
-	p.exec(p.pool, `INSERT INTO links (identity, url, site, first_seen) SELECT 's' || n % 500 || '.example/' || n, 'https://s' || n % 500 || '.example/' || n, 's' || n % 500 || '.example', $1 FROM generate_series($2::int, $3::int) AS n`, p.now, from, to)
-	p.exec(p.pool, `INSERT INTO claims (link_id, hash, url, site, title, words) SELECT id, decode(md5(id::text), 'hex'), url, site, 'Title ' || id, array_to_tsvector(ARRAY['title', id::text]) FROM links WHERE id >= $1`, from)
+	p.exec(p.pool, `
+		INSERT INTO links (identity, url, site, first_seen)
+		SELECT 's' || n % 500 || '.example/' || n, 'https://s' || n % 500 || '.example/' || n, 's' || n % 500 || '.example', $1
+		FROM generate_series($2::int, $3::int) AS n`, p.now, from, to)
+	p.exec(p.pool, `
+		INSERT INTO claims (link_id, hash, url, site, title, words)
+		SELECT id, decode(md5(id::text), 'hex'), url, site, 'Title ' || id, array_to_tsvector(ARRAY['title', id::text]) FROM links
+		WHERE id >= $1`, from)
 	// In no order, as after a while: rows of one link or account lie in many blocks.
 	p.exec(p.pool, `
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)

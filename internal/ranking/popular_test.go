@@ -60,7 +60,9 @@ func (p *popularity) pending(sql string) (rows int) {
 	tx, err := conn.Begin(p.Context())
 	require.NoError(p, err)
 	p.exec(tx, sql)
-	found, err := tx.Query(p.Context(), `SELECT relname::text, (n_tup_ins + n_tup_upd + n_tup_del)::int FROM pg_stat_xact_user_tables WHERE n_tup_ins + n_tup_upd + n_tup_del > 0`)
+	found, err := tx.Query(p.Context(), `
+		SELECT relname::text, (n_tup_ins + n_tup_upd + n_tup_del)::int FROM pg_stat_xact_user_tables
+		WHERE n_tup_ins + n_tup_upd + n_tup_del > 0`)
 	require.NoError(p, err)
 	var table string
 	var n int
@@ -81,15 +83,19 @@ func (p *popularity) check(limit int) {
 	p.Helper()
 	h := &history{pool: p.pool}
 	h.check(p.T)
-	h.compare(p.T, []Query{{At: p.now, Window: time.Hour, Sort: Sharers, Limit: limit}, {At: p.now, Window: 24 * time.Hour, Sort: Speed, Limit: limit}})
+	h.compare(p.T,
+		[]Query{{At: p.now, Window: time.Hour, Sort: Sharers, Limit: limit}, {At: p.now, Window: 24 * time.Hour, Sort: Speed, Limit: limit}})
 }
 
 // newPopularity creates a number of links, all shared by did:plc:busy a minute ago.
 func newPopularity(t *testing.T, links int) *popularity {
 	t.Helper()
 	p := &popularity{t, schematest.New(t), time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)}
-	p.exec(p.pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, $2::int) AS n`, p.now, links)
-	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:busy', 'c', id::text, id, id, 'post', $1 FROM links`, p.now.Add(-time.Minute))
+	p.exec(p.pool, `
+		INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, $2::int) AS n`, p.now, links)
+	p.exec(p.pool, `
+		INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:busy', 'c', id::text, id, id, 'post', $1
+		FROM links`, p.now.Add(-time.Minute))
 	return p
 }
 
@@ -101,7 +107,10 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 	t.Parallel()
 	const many = 4000
 	p := newPopularity(t, many)
-	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1::timestamptz - n * interval '1 microsecond' FROM generate_series(2, $2::int) AS n`, p.now.Add(-time.Minute), many)
+	p.exec(p.pool, `
+		INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1::timestamptz - n * interval '1 microsecond' FROM generate_series(2, $2::int) AS n`,
+		p.now.Add(-time.Minute), many)
 	p.count()
 	require.Equal(t, many, p.sharers("1"))
 
@@ -112,11 +121,13 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 	require.Equal(t, many, p.sharers("1"))
 	require.Equal(t, 1, p.pending(`DELETE FROM shares WHERE did = 'did:plc:2'`))
 	require.Equal(t, many-1, p.sharers("1"))
-	require.Equal(t, 0, p.pending(`UPDATE accounts SET handle = 'busy.example' WHERE did = 'did:plc:busy'`), "a new handle must not change what counts")
+	require.Equal(t, 0, p.pending(`UPDATE accounts SET handle = 'busy.example' WHERE did = 'did:plc:busy'`),
+		"a new handle must not change what counts")
 
 	// A step of the counter does not read either of them from the first share on.
 	p.count()
-	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:new', 'c', 'r', 1, 1, 'post', $1)`, p.now)
+	p.exec(p.pool,
+		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:new', 'c', 'r', 1, 1, 'post', $1)`, p.now)
 	require.Equal(t, Counted{Pending: 1, Sharers: 1, Links: 1}, p.count())
 	p.check(2 * many)
 }
@@ -129,12 +140,18 @@ func TestWriterDoesTheSameForAPopularRecord(t *testing.T) {
 	t.Parallel()
 	const many = 1000
 	p := newPopularity(t, 3)
-	p.exec(p.pool, `INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey) SELECT 'did:nostr:' || n, 'nostr.1', 'r', 'did:plc:busy', 'c', '2' FROM generate_series(1, $1::int) AS n`, many)
-	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, copied) SELECT 'did:nostr:' || n, 'nostr.1', 'r', 2, 2, 'post', $1::timestamptz + n * interval '1 microsecond', true FROM generate_series(1, $2::int) AS n`, p.now.Add(-time.Minute), many)
+	p.exec(p.pool, `
+		INSERT INTO copies (did, collection, rkey, of_did, of_collection, of_rkey)
+		SELECT 'did:nostr:' || n, 'nostr.1', 'r', 'did:plc:busy', 'c', '2' FROM generate_series(1, $1::int) AS n`, many)
+	p.exec(p.pool, `
+		INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, copied)
+		SELECT 'did:nostr:' || n, 'nostr.1', 'r', 2, 2, 'post', $1::timestamptz + n * interval '1 microsecond', true
+		FROM generate_series(1, $2::int) AS n`, p.now.Add(-time.Minute), many)
 	p.exec(p.pool, `INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:author', 'app.bsky.feed.post', 's', '{3}')`)
 	p.exec(p.pool, `
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_collection, subject_rkey)
-SELECT 'did:plc:' || n, 'c', 'r', 3, 3, 'repost', $1::timestamptz + n * interval '1 microsecond', 'did:plc:author', 'app.bsky.feed.post', 's' FROM generate_series(1, $2::int) AS n`, p.now.Add(-time.Minute), many)
+SELECT 'did:plc:' || n, 'c', 'r', 3, 3, 'repost', $1::timestamptz + n * interval '1 microsecond', 'did:plc:author',
+    'app.bsky.feed.post', 's' FROM generate_series(1, $2::int) AS n`, p.now.Add(-time.Minute), many)
 	p.count()
 	step := func(rows int, sql string, copied, through int) {
 		t.Helper()
@@ -147,10 +164,13 @@ SELECT 'did:plc:' || n, 'c', 'r', 3, 3, 'repost', $1::timestamptz + n * interval
 	step(3, `UPDATE shares SET link_id = 1, named_id = 1 WHERE did = 'did:plc:busy' AND rkey = '2'`, many, many+1)
 	step(3, `UPDATE shares SET link_id = 2, named_id = 2 WHERE did = 'did:plc:busy' AND rkey = '2'`, 1, many+1)
 	step(2, `DELETE FROM shares WHERE did = 'did:plc:busy' AND rkey = '2'`, many, many+1)
-	step(2, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:busy', 'c', '2', 2, 2, 'post', '2026-07-04 12:00Z')`, 1, many+1)
+	step(2, `
+		INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		VALUES ('did:plc:busy', 'c', '2', 2, 2, 'post', '2026-07-04 12:00Z')`, 1, many+1)
 	step(1, `DELETE FROM subjects`, 1, 1)
 	step(1, `INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:author', 'app.bsky.feed.post', 's', '{3}')`, 1, many+1)
-	require.NoError(t, RecountCopies(t.Context(), p.pool, []schema.Key{{Collection: "c", DID: "did:plc:busy", Rkey: "2"}, {Collection: "c", DID: "did:plc:busy", Rkey: "3"}}))
+	require.NoError(t, RecountCopies(t.Context(), p.pool,
+		[]schema.Key{{Collection: "c", DID: "did:plc:busy", Rkey: "2"}, {Collection: "c", DID: "did:plc:busy", Rkey: "3"}}))
 	require.Equal(t, 1, p.count().Pending)
 	p.check(many)
 }
@@ -162,7 +182,10 @@ func TestLostVoteReadsTheOthersOnlyIfItWasTheEarliest(t *testing.T) {
 	const many = 2000
 	p := newPopularity(t, 1)
 	p.exec(p.pool, historyClaims, nil)
-	const share = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id) SELECT 'did:plc:' || n, 'c', $1, 1, 1, 'post', $2::timestamptz + n * interval '1 microsecond', 11 FROM generate_series($3::int, $4::int) AS n`
+	const share = `
+		INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)
+		SELECT 'did:plc:' || n, 'c', $1, 1, 1, 'post', $2::timestamptz + n * interval '1 microsecond', 11
+		FROM generate_series($3::int, $4::int) AS n`
 	p.exec(p.pool, share, "r", p.now.Add(-time.Minute), 1, many)
 	p.count()
 	p.exec(p.pool, `VACUUM ANALYZE`)
@@ -206,8 +229,10 @@ func TestPageReadsTheLatestSharersOfAPopularLink(t *testing.T) {
 	const many, others = 4000, 4000
 	p := newPopularity(t, others)
 	const share = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', `
-	p.exec(p.pool, share+`'r', 1, 1, 'post', $1::timestamptz - n * interval '1 microsecond' FROM generate_series(2, $2::int) AS n`, p.now.Add(-time.Minute), many)
-	p.exec(p.pool, share+`id::text, id, id, 'post', $1::timestamptz - random() * interval '50 minutes' FROM links, generate_series(1, 2) AS n WHERE id > 1 ORDER BY random()`, p.now.Add(-2*time.Minute))
+	p.exec(p.pool, share+`'r', 1, 1, 'post', $1::timestamptz - n * interval '1 microsecond' FROM generate_series(2, $2::int) AS n`,
+		p.now.Add(-time.Minute), many)
+	p.exec(p.pool, share+`id::text, id, id, 'post', $1::timestamptz - random() * interval '50 minutes' FROM links, generate_series(1,`+
+		` 2) AS n WHERE id > 1 ORDER BY random()`, p.now.Add(-2*time.Minute))
 	for more := true; more; more = p.count().More {
 	}
 	p.exec(p.pool, `CREATE INDEX shuffled ON sharers (md5(did || link_id::text))`) // the physical order that the rows have after a while
@@ -241,7 +266,8 @@ func (f *fetching) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, 
 // are meaningful.
 func fetched(ctx context.Context, tx pgx.Tx) (n [2]int, err error) {
 	const sql = `
-SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FILTER (WHERE relname = 'sharers')::int, sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FILTER (WHERE relname ~ '^shares_')::int
+SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FILTER (WHERE relname = 'sharers')::int,
+    sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FILTER (WHERE relname ~ '^shares_')::int
 FROM pg_stat_xact_user_tables`
 	err = tx.QueryRow(ctx, sql).Scan(&n[0], &n[1])
 	return n, err
@@ -266,11 +292,16 @@ func TestPageOfFewLinksReadsNoSharersOfThePopularOnes(t *testing.T) {
 	const many, claims = 5000, 500
 	p := newPopularity(t, many)
 	p.exec(p.pool, `UPDATE links SET site = 'few' WHERE id <= 20`)
-	p.exec(p.pool, `INSERT INTO claims (id, link_id, hash, url, site, title, words) OVERRIDING SYSTEM VALUE SELECT n, 1, decode(md5(n::text), 'hex'), 'u', 's', 'heron', 'heron:1' FROM generate_series(1, $1::int) AS n`, 2*claims)
+	p.exec(p.pool, `
+		INSERT INTO claims (id, link_id, hash, url, site, title, words) OVERRIDING SYSTEM VALUE
+		SELECT n, 1, decode(md5(n::text), 'hex'), 'u', 's', 'heron', 'heron:1' FROM generate_series(1, $1::int) AS n`, 2*claims)
 	// Half of the claims no longer have a share.
 	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)
-SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1::timestamptz - n * interval '1 second', 1 + n % $2::int FROM generate_series(2, $3::int) AS n`, p.now.Add(-time.Minute), claims, many)
-	p.exec(p.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:2', 'c', n::text, n, n, 'post', $1::timestamptz FROM generate_series(2, 20) AS n`, p.now.Add(-time.Minute))
+SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1::timestamptz - n * interval '1 second', 1 + n % $2::int
+FROM generate_series(2, $3::int) AS n`, p.now.Add(-time.Minute), claims, many)
+	p.exec(p.pool, `
+		INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT 'did:plc:2', 'c', n::text, n, n, 'post', $1::timestamptz FROM generate_series(2, 20) AS n`, p.now.Add(-time.Minute))
 	for more := true; more; more = p.count().More {
 	}
 	p.exec(p.pool, `ANALYZE`)

@@ -68,7 +68,8 @@ func (r *ReachReader) list(ctx context.Context, counted bool) (all []sharedLink,
 	if !counted || r.q.least() < 2 { // links with one sharer have no counts
 		return nil, false, nil
 	}
-	sql := `SELECT c.link_id, c.last_at FROM ` + r.q.Network.counts() + ` AS c WHERE c.level_7d >= ` + levelOf("$1") + ` AND c.in_7d >= $1 LIMIT $2`
+	sql := `SELECT c.link_id, c.last_at FROM ` + r.q.Network.counts() + ` AS c WHERE c.level_7d >= ` +
+		levelOf("$1") + ` AND c.in_7d >= $1 LIMIT $2`
 	all, err = schema.All(ctx, r.tx, "list the links with the minimum", pgx.RowToStructByPos[sharedLink], sql, r.q.least(), r.few)
 	return all, len(all) < r.few, err
 }
@@ -112,7 +113,8 @@ func (r *ReachReader) sharedPairs(ctx context.Context, dids []string, counted bo
 	const sql = `
 SELECT m.n, s.link_id, s.at
 FROM unnest($1::text[]) WITH ORDINALITY AS m (did, n)
-CROSS JOIN LATERAL (SELECT s.link_id, max(s.shared_at) AS at FROM shares AS s WHERE s.did = m.did AND s.shared_at > $2 GROUP BY s.link_id) AS s`
+CROSS JOIN LATERAL (SELECT s.link_id, max(s.shared_at) AS at FROM shares AS s WHERE s.did = m.did AND s.shared_at > $2
+    GROUP BY s.link_id) AS s`
 	return schema.All(ctx, r.tx, "read what the members share", func(row pgx.CollectableRow) (s pair, err error) {
 		var n int64
 		err = row.Scan(&n, &s.link, &s.at)
@@ -148,7 +150,8 @@ func (r *ReachReader) scan(counted bool, pending []int64) nextLinks {
 	// All shares of the last moment are read: a part may end between two of them.
 	sql := `
 WITH part AS (
-    SELECT s.link_id, ` + at + ` AS at FROM ` + from + ` WHERE ` + at + ` <= $1 AND` + r.q.Network.scanned().has("s.did") + `ORDER BY ` + at + ` DESC LIMIT $2
+    SELECT s.link_id, ` + at + ` AS at FROM ` + from + ` WHERE ` + at + ` <= $1 AND` + r.q.Network.scanned().has("s.did") + `ORDER BY ` +
+		at + ` DESC LIMIT $2
 )
 SELECT (SELECT min(at) FROM part), (SELECT count(*) FROM part), ARRAY(
     SELECT DISTINCT p.link_id FROM part AS p

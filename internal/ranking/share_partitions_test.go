@@ -50,7 +50,8 @@ func TestRkeyAloneDecidesTheDay(t *testing.T) {
 	require.Equal(t, []string{"2026-07-03 2026-07-11"}, column(t, pool,
 		`SELECT min(begins)::date || ' ' || max(ends)::date FROM partitions WHERE parent = 'shares' AND NOT ahead`))
 	require.Equal(t, []string{"16"}, column(t, pool, `SELECT count(*)::text FROM pg_trigger
-		WHERE tgrelid = 'links'::regclass`), "only the triggers of the foreign keys of shares, claims, merges, short links and cards: a dropped day must leave none")
+		WHERE tgrelid = 'links'::regclass`),
+		"only the triggers of the foreign keys of shares, claims, merges, short links and cards: a dropped day must leave none")
 	for _, sql := range []string{
 		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('d', 'c', $1, 0, 0, 'post', now())`,
 		`UPDATE shares SET link_id = 0 WHERE rkey = $1`, `WITH k AS (SELECT $1::text) DELETE FROM links`,

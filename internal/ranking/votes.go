@@ -44,10 +44,12 @@ func (v votes) equal(other votes) bool { return v.title.equal(other.title) && v.
 // posts with all.
 const everyVote = `
 latest AS MATERIALIZED (
-    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
+    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
+        first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
     FROM own AS o
-    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
+    WINDOW titles AS (PARTITION BY o.link_id, o.did
+        ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
            urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.url = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC)
 ), votes AS MATERIALIZED (
     SELECT l.link_id, l.did,
@@ -65,7 +67,8 @@ latest AS MATERIALIZED (
 // kept_from.
 func ownPosts(of string) string {
 	return `
-    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
+    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
+        CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND ` + of + ` AND s.why IS NULL`
@@ -78,12 +81,14 @@ func sumOfVotes(of string) string {
            coalesce(t.n, 0) AS titles, t.at AS title_at, t.uri AS title_from, coalesce(u.n, 0) AS urls, u.at AS url_at, u.uri AS url_from
     FROM (
         SELECT f.title_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.title_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.title_key ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.title_key
+                   ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
         FROM ` + of + ` AND f.title_claim IS NOT NULL GROUP BY f.title_claim, f.link_id
     ) AS t
     FULL JOIN (
         SELECT f.url_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.url_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.url_key ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.url_key
+                   ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
         FROM ` + of + ` AND f.url_claim IS NOT NULL GROUP BY f.url_claim, f.link_id
     ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id`
 }
@@ -101,7 +106,8 @@ type ownPost struct {
 func (c changes) addVotes(ctx context.Context, db schema.DB, posts []ownPost) error {
 	const sql = `
 WITH own AS MATERIALIZED (
-    SELECT a.link_id, a.did, a.claim_id, a.shared_at, a.collection COLLATE "C" AS collection, a.rkey COLLATE "C" AS rkey, c.title, CASE WHEN a.named THEN c.url ELSE '' END AS url
+    SELECT a.link_id, a.did, a.claim_id, a.shared_at, a.collection COLLATE "C" AS collection, a.rkey COLLATE "C" AS rkey, c.title,
+        CASE WHEN a.named THEN c.url ELSE '' END AS url
     FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::boolean[], $5::timestamptz[], $6::text[], $7::text[])
          AS a (link_id, did, claim_id, named, shared_at, collection, rkey)
     CROSS JOIN LATERAL (SELECT c.title, c.url FROM claims AS c WHERE c.id = a.claim_id LIMIT 1) AS c
@@ -221,7 +227,8 @@ SELECT k.*, (SELECT c.title_group FROM claims AS c WHERE c.id = k.claim_id)
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::text[], $6::int[], $7::timestamptz[], $8::text[])
      AS k (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from)
 ON CONFLICT (claim_id, link_id) DO UPDATE
-SET titles = excluded.titles, title_at = excluded.title_at, title_from = excluded.title_from, urls = excluded.urls, url_at = excluded.url_at, url_from = excluded.url_from`
+SET titles = excluded.titles, title_at = excluded.title_at, title_from = excluded.title_from, urls = excluded.urls,
+    url_at = excluded.url_at, url_from = excluded.url_from`
 	if links := slices.Concat(w.sums.links, w.unvoted.links); len(links) > 0 {
 		queueLockPages(q, links)
 	}
@@ -229,7 +236,9 @@ SET titles = excluded.titles, title_at = excluded.title_at, title_from = exclude
 		q.Queue(store, w.sums.args()...)
 	}
 	if len(w.unvoted.claims) > 0 {
-		q.Queue(`DELETE FROM claim_votes AS v USING unnest($1::bigint[], $2::bigint[]) AS k (claim_id, link_id) WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id`,
+		q.Queue(`
+			DELETE FROM claim_votes AS v USING unnest($1::bigint[], $2::bigint[]) AS k (claim_id, link_id)
+			WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id`,
 			w.unvoted.claims, w.unvoted.links)
 	}
 	if len(w.elected) > 0 {

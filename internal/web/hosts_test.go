@@ -24,7 +24,8 @@ func TestOnlyKnownHostsAreAllowed(t *testing.T) {
 		"192.0.2.9:8080":     true, "192.0.2.9": true, // the local address of the connection
 		"evil.example": false, "evil.example:8080": false, "weir.example.evil.example": false, "evil-localhost": false,
 		"localhost.evil.example": false,
-		"192.0.2.8":              false, "192.0.2.9.evil.example": false, "127.0.0.1.evil.example": false, "a.weir.example": false, "[2001:db8::8]": false,
+		"192.0.2.8":              false, "192.0.2.9.evil.example": false, "127.0.0.1.evil.example": false, "a.weir.example": false,
+		"[2001:db8::8]":      false,
 		"weir.example:80:80": false, "127.0.0.1@evil.example": false, "::": true,
 	} {
 		r := httptest.NewRequestWithContext(context.WithValue(context.Background(), http.LocalAddrContextKey,

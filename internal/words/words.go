@@ -85,7 +85,8 @@ func plainWords(text string) []string {
 func separates(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }
 
 func isSpaceless(r rune) bool {
-	return r >= 0xE00 && (r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar))
+	return r >= 0xE00 && (r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer,
+		unicode.Myanmar))
 }
 
 // plain makes a letter lower case and removes its accent.
@@ -196,7 +197,8 @@ func appendPhrase(phrases []string, text string, begins bool) []string {
 		return phrases
 	}
 	phrase := "'" + strings.Join(all, "' <-> '") + "'"
-	if begins && len(all) == 1 && utf8.RuneCountInString(all[0]) >= minPrefix { // "news.example" matches as a whole: half of all addresses end like it
+	// "news.example" matches as a whole: half of all addresses end like it
+	if begins && len(all) == 1 && utf8.RuneCountInString(all[0]) >= minPrefix {
 		phrase += ":*"
 	}
 	return append(phrases, phrase)

@@ -82,7 +82,9 @@ func FuzzSearch(f *testing.F) {
 		}
 		for i, s := range asked {
 			var found bool
-			require.NoError(t, pool.QueryRow(t.Context(), `SELECT coalesce($1::tsvector @@ $2::tsquery, false) AND ($3::text IS NULL OR 'x' ILIKE $3 IS NOT NULL)`, v, s.Words, s.Address).Scan(&found))
+			require.NoError(t, pool.QueryRow(t.Context(), `
+				SELECT coalesce($1::tsvector @@ $2::tsquery, false) AND ($3::text IS NULL OR 'x' ILIKE $3 IS NOT NULL)`, v, s.Words,
+				s.Address).Scan(&found))
 			require.True(t, found || i == 0, "%q in %q", s.Words, text)
 		}
 	})

@@ -58,7 +58,8 @@ func (p *listed) affectedBy(file string, all []listed) bool {
 	if p == changed || p.folder == "." { // the tests in the root read the whole tree
 		return true
 	}
-	if !strings.HasSuffix(file, ".go") && (strings.Contains(p.tests, path.Base(file)) || path.Dir(file) != "." && strings.Contains(p.tests, path.Dir(file)+"/")) {
+	if !strings.HasSuffix(file, ".go") && (strings.Contains(p.tests, path.Base(file)) || path.Dir(file) != "." && strings.Contains(p.tests,
+		path.Dir(file)+"/")) {
 		return true
 	}
 	if strings.HasSuffix(file, "_test.go") {
@@ -89,7 +90,8 @@ func home(file string, all []listed) *listed {
 
 // list describes the packages of dir's module.
 func list(ctx context.Context, dir string) ([]listed, error) {
-	out, err := output(ctx, dir, "go", "list", "-json=ImportPath,Name,Dir,Deps,TestImports,XTestImports,TestGoFiles,XTestGoFiles,Module", "./...")
+	out, err := output(ctx, dir, "go", "list", "-json=ImportPath,Name,Dir,Deps,TestImports,XTestImports,TestGoFiles,XTestGoFiles,Module",
+		"./...")
 	if err != nil {
 		return nil, err
 	}

@@ -87,7 +87,8 @@ func write(t *testing.T, file, text string) {
 
 func git(t *testing.T, dir string, args ...string) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...)
+	command := exec.CommandContext(t.Context(), "git",
+		append([]string{"-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...)
 	command.Dir = dir
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, string(out))

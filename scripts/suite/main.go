@@ -52,8 +52,8 @@ func main() {
 	base := flag.String("base", "", "the commit before the changes; by default where the branch left its upstream, or HEAD~")
 	flag.Parse()
 	o.build = []string{"-vet=off", "-ldflags=-s -w", "-tags=" + *tags, fmt.Sprintf("-race=%t", *race)}
-	o.test = []string{"-test.v=test2json", "-test.paniconexit0", fmt.Sprintf("-test.short=%t", *short), "-test.run=" + *run, "-test.skip=" + *skip,
-		"-test.bench=" + *bench, "-test.benchtime=1x", "-test.timeout=" + timeout.String()}
+	o.test = []string{"-test.v=test2json", "-test.paniconexit0", fmt.Sprintf("-test.short=%t", *short), "-test.run=" + *run,
+		"-test.skip=" + *skip, "-test.bench=" + *bench, "-test.benchtime=1x", "-test.timeout=" + timeout.String()}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	packages, err := flag.Args(), error(nil)
 	if *changes {

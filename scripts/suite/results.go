@@ -89,7 +89,8 @@ func (r *results) test(ctx context.Context, o options, p compiled, env []string)
 		r.fail(p.name, unfinished.String())
 	}
 	used := run.ProcessState.UserTime() + run.ProcessState.SystemTime()
-	fmt.Printf("%-5s%-60s %6.1f s, %6.1f s of CPU\n", map[bool]string{true: "ok", false: "FAIL"}[passed], p.name, time.Since(began).Seconds(), used.Seconds())
+	fmt.Printf("%-5s%-60s %6.1f s, %6.1f s of CPU\n", map[bool]string{true: "ok", false: "FAIL"}[passed], p.name, time.Since(began).Seconds(),
+		used.Seconds())
 }
 
 // end notes how a test ended.

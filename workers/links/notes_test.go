@@ -68,7 +68,9 @@ func TestNotesAndArticlesAreShares(t *testing.T) {
 	c.work(note, article)
 	require.Equal(t, []string{"post news.example/1"}, c.sharedBy(note))
 	require.Equal(t, []string{"post news.example/1", "post news.example/2"}, c.sharedBy(article))
-	at := c.rows(`SELECT DISTINCT tableoid::regclass || ' ' || (now() - shared_at BETWEEN '59 min' AND '61 min') || ' ' || (now() - stored_at < '1 min') FROM shares`)
+	at := c.rows(`
+		SELECT DISTINCT tableoid::regclass || ' ' || (now() - shared_at BETWEEN '59 min' AND '61 min') || ' ' || (now() - stored_at < '1 min')
+		FROM shares`)
 	require.Equal(t, []string{"shares_default true true"}, at,
 		"the share must have the author's date, and be in the partition of the day of storing")
 	require.Equal(t, []string{""}, c.rows(`SELECT DISTINCT title FROM claims`),

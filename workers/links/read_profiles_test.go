@@ -13,7 +13,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-const labelled = `{"$type":"app.bsky.actor.profile","labels":{"$type":"com.atproto.label.defs#selfLabels","values":[{"val":"other"},{"val":"!no-unauthenticated"}]}}`
+const labelled = `{"$type":"app.bsky.actor.profile","labels":{"$type":"com.atproto.label.defs#selfLabels","values":[{"val":"other"},` +
+	`{"val":"!no-unauthenticated"}]}}`
 
 // label has an account put a profile on its repository.
 func (r *rig) label(did, record string) {

@@ -28,7 +28,8 @@ func TestAuditComparesTheLedger(t *testing.T) {
 		if r.URL.Query().Get("cursor") != "" {
 			rkey, next = older, ""
 		}
-		fmt.Fprintf(w, `{%s"records": [{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "value": {"text": "x"}}]}`, next, uri(alice, rkey))
+		fmt.Fprintf(w, `{%s"records": [{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a",`+
+			` "value": {"text": "x"}}]}`, next, uri(alice, rkey))
 	})
 	require.NoError(t, ranking.EnsureDays(t.Context(), r.pool, now, 7*day))
 	r.execute(`UPDATE accounts SET read_since = now() - interval '5 days'`)

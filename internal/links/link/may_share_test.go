@@ -59,7 +59,8 @@ func requireNothing(t testing.TB, record string) {
 
 func FuzzMayShare(f *testing.F) {
 	addPosts(f)
-	f.Add(`{"text":"WWW.a.example","facets":[],"embed":{"$type":"app.bsky.embed.record","record":{"uri":"at://did:plc:a/app.bsky.feed.post/3k"}}}`)
+	f.Add(`{"text":"WWW.a.example","facets":[],"embed":{"$type":"app.bsky.embed.record",` +
+		`"record":{"uri":"at://did:plc:a/app.bsky.feed.post/3k"}}}`)
 	f.Add(`{"a":{"b":["\\\"",1e9,null]},"text":"\u0061.example\/b"}`)
 	f.Fuzz(func(t *testing.T, record string) {
 		if json.Valid([]byte(record)) && !MayShare([]byte(record)) {

@@ -85,8 +85,10 @@ func TestHostileEvents(t *testing.T) {
 	t.Parallel()
 	for record, want := range map[string][]string{
 		`{"content":7,"tags":{}}`: nil,
-		`{"content":"https://news.example/a","tags":[7,[],["imeta",7,null,["x"]],[[]],{"imeta":1},["imeta","url https://news.example/b"]]}`: {"news.example/a"},
-		`{"content":"https://news.example/\ud800 https://news.example/a"}`:                                                                  {"news.example", "news.example/a"},
+		`{"content":"https://news.example/a","tags":[7,[],["imeta",7,null,["x"]],[[]],{"imeta":1},["imeta","url https://news.example/b"]]}`: {
+			"news.example/a",
+		},
+		`{"content":"https://news.example/\ud800 https://news.example/a"}`: {"news.example", "news.example/a"},
 	} {
 		got, err := InNote([]byte(record))
 		require.NoError(t, err, record)

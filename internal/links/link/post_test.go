@@ -34,7 +34,8 @@ func textPost(t testing.TB, text string, more ...string) string {
 // linked returns a facet that links a part of a text.
 func linked(text, part, uri string) string {
 	start := strings.Index(text, part)
-	return fmt.Sprintf(`{"index":{"byteStart":%d,"byteEnd":%d},"features":[{"$type":"app.bsky.richtext.facet#link","uri":%q}]}`, start, start+len(part), uri)
+	return fmt.Sprintf(`{"index":{"byteStart":%d,"byteEnd":%d},"features":[{"$type":"app.bsky.richtext.facet#link","uri":%q}]}`, start,
+		start+len(part), uri)
 }
 
 func card(uri, more string) string {
@@ -251,7 +252,10 @@ func TestFieldOfAWrongTypeAffectsOnlyItself(t *testing.T) {
 		{`[{"features":7},` + good + `]`, carded, both},
 		{`[{"features":[7,null,{"$type":7},{"$type":"app.bsky.richtext.facet#link","uri":{}}]},` + good + `]`, carded, both},
 		{`[{"features":[{"$type":"app.bsky.richtext.facet#link","uri":7}],"index":"x"},` + good + `]`, carded, both},
-		{`[{"features":[{"$type":"app.bsky.richtext.facet#link"},{"$type":"app.bsky.richtext.facet#link","uri":"https://good.example/"}]}]`, carded, both},
+		{
+			`[{"features":[{"$type":"app.bsky.richtext.facet#link"},{"$type":"app.bsky.richtext.facet#link","uri":"https://good.example/"}]}]`,
+			carded, both,
+		},
 		{`[{"index":{"byteStart":"0"},"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://good.example/"}]}]`, carded, both},
 		{`{"x":1}`, carded, []string{"https://card.example/"}},
 		{`"x"`, carded, []string{"https://card.example/"}},
@@ -330,7 +334,8 @@ func TestPostSharesAtMost25LinksIncludingItsCard(t *testing.T) {
 	last := linked("here", "here", "https://last.example/")
 	require.Equal(t, []string{"https://last.example/"}, inPost(t, textPost(t, "here", `"facets":[`+strings.Repeat(`{},`, maxList-1)+last+`]`)))
 	require.Empty(t, inPost(t, textPost(t, "here", `"facets":[`+strings.Repeat(`{},`, maxList)+last+`]`)))
-	require.Len(t, inPost(t, textPost(t, "here", `"facets":[{"features":[`+strings.Repeat(`{"$type":"app.bsky.richtext.facet#link","uri":"https://a.example/"},`, 5000)+`{}]}]`)), 1)
+	require.Len(t, inPost(t, textPost(t, "here", `"facets":[{"features":[`+strings.Repeat(`{"$type":"app.bsky.richtext.facet#link",`+
+		`"uri":"https://a.example/"},`, 5000)+`{}]}]`)), 1)
 }
 
 func TestHugeTextIsReadUpToItsLimit(t *testing.T) {
@@ -370,7 +375,8 @@ func addPosts(f *testing.F) {
 	f.Add(textPost(f, "x",
 		`"embed":{"$type":"app.bsky.embed.recordWithMedia","record":{},"media":`+card("https://media.tenor.com/x.gif", "")+`}`))
 	f.Add(textPost(f, "x",
-		`"facets":[{"index":{"byteStart":-1,"byteEnd":1e9},"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://u@a.example"}]},7]`))
+		`"facets":[{"index":{"byteStart":-1,"byteEnd":1e9},"features":[{"$type":"app.bsky.richtext.facet#link",`+
+			`"uri":"https://u@a.example"}]},7]`))
 	f.Add(`{"text":"\ud800 a.example/x","facets":{},"embed":[]}`)
 }
 
@@ -400,12 +406,16 @@ func FuzzInPost(f *testing.F) {
 func BenchmarkInPost(b *testing.B) {
 	text := "What does it mean? www.youtube.com/watch?v=V5lD..."
 	for _, c := range []struct{ name, record string }{
-		{"plain", textPost(b, "Nobody told me that the library closes on a Tuesday, of all days. Never mind: the café is open.", `"langs":["en"]`)},
-		{"reply", textPost(b, "Yes, exactly this!", `"langs":["en"],"reply":{"parent":{"cid":"bafyreib2rxk3rw6putwarch3a","uri":"at://did:plc:abc/app.bsky.feed.post/3k"},"root":{"cid":"bafyreib2rxk3rw6putwarch3a","uri":"at://did:plc:abc/app.bsky.feed.post/3k"}}`)},
+		{"plain", textPost(b, "Nobody told me that the library closes on a Tuesday, of all days. Never mind: the café is open.",
+			`"langs":["en"]`)},
+		{"reply", textPost(b, "Yes, exactly this!", `"langs":["en"],"reply":{"parent":{"cid":"bafyreib2rxk3rw6putwarch3a",`+
+			`"uri":"at://did:plc:abc/app.bsky.feed.post/3k"},"root":{"cid":"bafyreib2rxk3rw6putwarch3a",`+
+			`"uri":"at://did:plc:abc/app.bsky.feed.post/3k"}}`)},
 		{"bare", textPost(b, "Worth your time: https://www.harbourtimes.example/2026/07/a-bridge-nobody-asked-for-1234?utm_source=bluesky")},
 		{"card", textPost(b, text, `"facets":[`+linked(text, "www.youtube.com/watch?v=V5lD...", "https://www.youtube.com/watch?v=V5lDo-jw8mA")+`]`,
 			`"embed":`+card("https://www.youtube.com/watch?v=V5lDo-jw8mA",
-				`,"title":"What does it mean?","description":"YouTube video","thumb":{"$type":"blob","ref":{"$link":"bafkreias7oxbr6swsuggccmtnqpoeami4jza5x4w3urltn6gzhqf4k6k2e"},"mimeType":"image/jpeg","size":119635}`))},
+				`,"title":"What does it mean?","description":"YouTube video","thumb":{"$type":"blob",`+
+					`"ref":{"$link":"bafkreias7oxbr6swsuggccmtnqpoeami4jza5x4w3urltn6gzhqf4k6k2e"},"mimeType":"image/jpeg","size":119635}`))},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			record := []byte(c.record)

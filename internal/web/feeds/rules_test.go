@@ -238,7 +238,8 @@ func checkJSONFeed(document string) (err error) {
 		}
 	}
 	for name := range feed {
-		if !slices.Contains(strings.Fields("version title home_page_url feed_url description user_comment next_url icon favicon authors language expired hubs items"), name) && !strings.HasPrefix(name, "_") {
+		if !slices.Contains(strings.Fields("version title home_page_url feed_url description user_comment next_url icon favicon authors "+
+			"language expired hubs items"), name) && !strings.HasPrefix(name, "_") {
 			fail("the feed has %s", name)
 		}
 	}
@@ -261,7 +262,8 @@ func checkJSONFeed(document string) (err error) {
 			continue
 		}
 		for name := range item {
-			names := "id url external_url title content_html content_text summary image banner_image date_published date_modified authors tags language attachments"
+			names := "id url external_url title content_html content_text summary image banner_image date_published date_modified authors tags " +
+				"language attachments"
 			if !slices.Contains(strings.Fields(names), name) && !strings.HasPrefix(name, "_") {
 				fail("an item has %s", name)
 			}
@@ -297,7 +299,8 @@ func checkJSONFeed(document string) (err error) {
 func TestRulesOfFeedsRefuseWrongFeeds(t *testing.T) {
 	t.Parallel()
 	atom := `<feed xmlns="http://www.w3.org/2005/Atom"><id>urn:x:1</id><title>t</title><updated>2026-05-04T12:00:00Z</updated><author><name>n</name></author>` +
-		`<entry><id>urn:x:2</id><title>t</title><updated>2026-05-04T12:00:00Z</updated><link href="https://a.example/"/><content type="html">c</content></entry></feed>`
+		`<entry><id>urn:x:2</id><title>t</title><updated>2026-05-04T12:00:00Z</updated><link href="https://a.example/"/><content ` +
+		`type="html">c</content></entry></feed>`
 	require.NoError(t, checkAtom(atom))
 	for _, change := range [][2]string{
 		{`http://www.w3.org/2005/Atom`, `http://purl.org/atom/ns#`}, {`<id>urn:x:1</id>`, ``}, {`<title>t</title>`, ``},
@@ -311,7 +314,9 @@ func TestRulesOfFeedsRefuseWrongFeeds(t *testing.T) {
 	} {
 		require.Error(t, checkAtom(strings.Replace(atom, change[0], change[1], 1)), "%q", change)
 	}
-	feed := `{"version":"https://jsonfeed.org/version/1.1","title":"t","feed_url":"https://a.example/feed.json","authors":[{"name":"n"}],"items":[{"id":"1","url":"https://a.example/","content_html":"c","date_published":"2026-05-04T12:00:00Z"},{"id":"2","content_text":"c"}]}`
+	feed := `{"version":"https://jsonfeed.org/version/1.1","title":"t","feed_url":"https://a.example/feed.json","authors":[{"name":"n"}],` +
+		`"items":[{"id":"1","url":"https://a.example/","content_html":"c","date_published":"2026-05-04T12:00:00Z"},{"id":"2",` +
+		`"content_text":"c"}]}`
 	require.NoError(t, checkJSONFeed(feed))
 	for _, change := range [][2]string{
 		{`1.1`, `1`}, {`"title":"t",`, ``}, {`"title":"t"`, `"title":1`}, {`"items"`, `"entries"`}, {`"id":"1"`, `"id":1`},

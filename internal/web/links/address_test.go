@@ -102,7 +102,8 @@ func TestPageHasEveryOption(t *testing.T) {
 			page := r.Parse(r.Get(target))
 			for _, li := range webtest.Find(page, webtest.Class("link")) {
 				href := webtest.Attr(webtest.Find(li, webtest.Element("h2"))[0].FirstChild, "href")
-				got = append(got, strings.TrimPrefix(href, "https://")+" "+webtest.Text(webtest.Find(webtest.Find(li, webtest.Class("count"))[0], webtest.Element("b"))[0]))
+				got = append(got, strings.TrimPrefix(href, "https://")+" "+webtest.Text(webtest.Find(webtest.Find(li, webtest.Class("count"))[0],
+					webtest.Element("b"))[0]))
 			}
 			require.Equal(t, want, got, target)
 			if density != "" {
@@ -117,8 +118,10 @@ func TestPageHasEveryOption(t *testing.T) {
 			}
 		}
 	}
-	active := webtest.Find(r.Parse(r.Get("/?at_least=2&ways=post,quote&domain=site.example&text=a&by=b.example&watch=alice.example&degree=first")), webtest.Class("active"))[0]
-	require.Equal(t, "Filters in use: with “a” × on site.example × shared by @b.example × at least 2 sharers × only posts, quotes × only accounts followed directly × Profile on Bluesky", webtest.Text(active))
+	active := webtest.Find(r.Parse(r.Get("/?at_least=2&ways=post,quote&domain=site.example&text=a&by=b.example&watch=alice.example&degree=first")),
+		webtest.Class("active"))[0]
+	require.Equal(t, "Filters in use: with “a” × on site.example × shared by @b.example × at least 2 sharers × only posts, "+
+		"quotes × only accounts followed directly × Profile on Bluesky", webtest.Text(active))
 	for i, without := range []string{"text=a", "domain=site.example", "by=b.example", "at_least=2", "ways=post,quote", "degree=first"} {
 		require.NotContains(t, webtest.Attr(webtest.Find(active, webtest.Element("a"))[i], "href"), without)
 	}
@@ -128,13 +131,14 @@ func TestUnknownParametersOfThePageAreNamed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for target, want := range map[string]string{
-		"/?utm_source=elsewhere": `unknown parameter "utm_source": send any of window, sort, at_least, ways, network, domain, text, by, watch, degree, limit, density, cursor`,
-		"/?density=tight":        `density is "tight": send one of full, compact`,
-		"/?window=2h":            `window is "2h": send one of 1h, 3h, 6h, 12h, 24h, 7d`,
-		"/?window=1h&window=3h":  `window appears 2 times: send it once`,
-		"/?window=%zz":           `the query is malformed: send one like window=6h`,
-		"/?degree=first":         `degree is "first": send a watch beside it, such as watch=alice.example`,
-		"/links/1?sort=speed":    `unknown parameter "sort": send any of window, watch, degree, cursor`,
+		"/?utm_source=elsewhere": `unknown parameter "utm_source": send any of window, sort, at_least, ways, network, domain, text, by, watch,` +
+			` degree, limit, density, cursor`,
+		"/?density=tight":       `density is "tight": send one of full, compact`,
+		"/?window=2h":           `window is "2h": send one of 1h, 3h, 6h, 12h, 24h, 7d`,
+		"/?window=1h&window=3h": `window appears 2 times: send it once`,
+		"/?window=%zz":          `the query is malformed: send one like window=6h`,
+		"/?degree=first":        `degree is "first": send a watch beside it, such as watch=alice.example`,
+		"/links/1?sort=speed":   `unknown parameter "sort": send any of window, watch, degree, cursor`,
 	} {
 		rec := r.Do(http.MethodGet, target)
 		require.Equal(t, http.StatusBadRequest, rec.Code, target)

@@ -81,8 +81,9 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 	r := newRig(t)
 	r.fillNews(50)
 	pages := map[string]string{
-		"ranking": "/", "filtered": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=news.example&text=the&by=alice3.example&watch=alice.example&degree=first",
-		"long": "/?window=7d&watch=alice.example&limit=20", "compact": "/?density=compact", "link": "/links/1",
+		"ranking":  "/",
+		"filtered": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=news.example&text=the&by=alice3.example&watch=alice.example&degree=first",
+		"long":     "/?window=7d&watch=alice.example&limit=20", "compact": "/?density=compact", "link": "/links/1",
 		"other link": "/links/4?window=1h&watch=bob.example", "empty": "/?window=1h&domain=nothing.example", "error": "/?x=1",
 	}
 	r.give("Another title that few gave", "https://m.news.example/2026/05/04/story-1", "did:plc:p3", "did:plc:p4")
@@ -233,14 +234,17 @@ func TestRowsNeverMove(t *testing.T) {
 	b := r.open()
 	b.Show("/?window=24h")
 	b.Until(`document.getElementById("updated").innerText.startsWith("updated")`)
-	rect := `JSON.stringify([...document.querySelectorAll(".link")].map((li) => [li.dataset.id, li.getBoundingClientRect().top, li.getBoundingClientRect().height]))`
+	rect := `JSON.stringify([...document.querySelectorAll(".link")].map((li) => [li.dataset.id, li.getBoundingClientRect().top,` +
+		` li.getBoundingClientRect().height]))`
 	before := browsertest.Evaluate[string](b, rect)
 	over := `document.elementFromPoint(500, 500).closest(".link").dataset.id`
 	_, err := chromedp.Call(b.Context, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: "mouseMoved", X: 500, Y: 500})
 	require.NoError(t, err)
 	under := browsertest.Evaluate[string](b, over)
 	browsertest.Evaluate[chromedp.Void](b,
-		`window.heard = []; new MutationObserver(() => heard.push(document.querySelector("[role=status]").innerText)).observe(document.querySelector("[role=status]"), {childList: true, characterData: true, subtree: true})`)
+		`window.heard = []; new MutationObserver(() => `+
+			`heard.push(document.querySelector("[role=status]").innerText)).observe(document.querySelector("[role=status]"), {childList: true,`+
+			` characterData: true, subtree: true})`)
 
 	r.Exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
 		SELECT 'did:plc:p' || n, 'c', 'new', 5, 5, 'post', $1 FROM generate_series(100, 199) AS n`, r.Now)

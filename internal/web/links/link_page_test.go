@@ -40,10 +40,13 @@ func TestSharersLeadToTheShares(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"did:plc:eve posted it 1 min ago Does not count: the account is not one of those that count here.",
-		"a hidden account posted it 3 min ago Does not count: the account is not active. did:plc:dan reposted it 2 min ago Does not count: the author of the post is not active.",
-		"A post by did:plc:gone open it did:plc:carol quoted it 4 min ago Text of did:plc:carol Does not count: the post was deleted, is not shown, or no longer contains the link. " +
+		"a hidden account posted it 3 min ago Does not count: the account is not active. did:plc:dan reposted it 2 min ago Does not count: " +
+			"the author of the post is not active.",
+		"A post by did:plc:gone open it did:plc:carol quoted it 4 min ago Text of did:plc:carol Does not count: the post was deleted, " +
+			"is not shown, or no longer contains the link. " +
 			"did:plc:will reposted it just now Does not count: the account is not one of those that count here.",
-		"@alice.example posted it 10 min ago Text of did:plc:alice did:plc:bob reposted it 5 min ago did:plc:wendy reposted it just now Does not count: the account is not one of those that count here.",
+		"@alice.example posted it 10 min ago Text of did:plc:alice did:plc:bob reposted it 5 min ago did:plc:wendy reposted it just now Does " +
+			"not count: the account is not one of those that count here.",
 		"@alice.example posted it 20 min ago Does not count: the account shared it again later.",
 	}, threads[:5])
 	require.Contains(t, threads[6], "Does not count: it is older than the window.")
@@ -209,7 +212,8 @@ func TestLinkPageShowsWhatLostTheVote(t *testing.T) {
 	r.Exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked)
 		VALUES ('jetstream', $1, $2, 'the server forgot', now(), 10, 4)`, r.Now.Add(-8*time.Hour), r.Now.Add(-7*time.Hour))
 	require.Contains(t, webtest.Text(webtest.Find(r.Parse(r.Get("/links/1?window=24h")), webtest.Class("how"))[0]),
-		"The counts may be too low. 4 May, 04:00 UTC – 4 May, 05:00 UTC: the server forgot; 10 accounts have to be compared with what is stored; 4 done")
+		"The counts may be too low. 4 May, 04:00 UTC – 4 May, 05:00 UTC: the server forgot; "+
+			"10 accounts have to be compared with what is stored; 4 done")
 	require.NotContains(t, r.Get("/links/1?window=6h"), "the server forgot", "the gap hides no share of this window")
 	var l struct{ Windows map[string]int }
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1")), &l))

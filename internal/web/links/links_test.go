@@ -141,13 +141,18 @@ func TestShareNamesItsRecord(t *testing.T) {
 	r.fillLink()
 	var response struct{ Shares []json.RawMessage }
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1/shares?limit=6")), &response))
-	require.JSONEq(t, `{"did": "did:plc:alice", "network": "bluesky", "handle": "alice.example", "display_name": "Alice", "how": "post", "shared_at": "2026-05-04T11:50:00Z",
+	require.JSONEq(t,
+		`{"did": "did:plc:alice", "network": "bluesky", "handle": "alice.example", "display_name": "Alice", "how": "post", "shared_at": "2026-05-04T11:50:00Z",
 		"uri": "at://did:plc:alice/app.bsky.feed.post/1", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[5]))
-	require.JSONEq(t, `{"did": "did:plc:bob", "network": "bluesky", "how": "repost", "shared_at": "2026-05-04T11:55:00Z", "uri": "at://did:plc:bob/app.bsky.feed.repost/1",
+	require.JSONEq(t,
+		`{"did": "did:plc:bob", "network": "bluesky", "how": "repost", "shared_at": "2026-05-04T11:55:00Z", "uri": "at://did:plc:bob/app.bsky.feed.repost/1",
 		"subject": "at://did:plc:alice/app.bsky.feed.post/1", "subject_handle": "alice.example", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[4]))
-	require.JSONEq(t, `{"did": "did:plc:carol", "network": "bluesky", "how": "quote", "shared_at": "2026-05-04T11:56:00Z", "uri": "at://did:plc:carol/app.bsky.feed.post/1",
-		"subject": "at://did:plc:gone/app.bsky.feed.post/1", "text": "Text of did:plc:carol", "counts": false, "why": "subject_gone"}`, string(response.Shares[3]))
-	require.JSONEq(t, `{"did": "did:plc:hidden", "network": "bluesky", "how": "post", "shared_at": "2026-05-04T11:57:00Z", "uri": "at://did:plc:hidden/app.bsky.feed.post/1",
+	require.JSONEq(t,
+		`{"did": "did:plc:carol", "network": "bluesky", "how": "quote", "shared_at": "2026-05-04T11:56:00Z", "uri": "at://did:plc:carol/app.bsky.feed.post/1",
+		"subject": "at://did:plc:gone/app.bsky.feed.post/1", "text": "Text of did:plc:carol", "counts": false, "why": "subject_gone"}`,
+		string(response.Shares[3]))
+	require.JSONEq(t,
+		`{"did": "did:plc:hidden", "network": "bluesky", "how": "post", "shared_at": "2026-05-04T11:57:00Z", "uri": "at://did:plc:hidden/app.bsky.feed.post/1",
 		"counts": false, "why": "hidden"}`, string(response.Shares[2]), "neither the name nor the text of a hidden account")
 	require.NotContains(t, string(response.Shares[1]), "Text of", "a repost of a hidden account's post")
 }
@@ -156,11 +161,13 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillLink()
-	require.JSONEq(t, `{"id": 1, "url": "https://a.example/", "site": "a.example", "title": "T", "first_seen": "2026-05-04T12:00:00Z", "generated_at": "2026-05-04T12:00:00Z",
+	require.JSONEq(t,
+		`{"id": 1, "url": "https://a.example/", "site": "a.example", "title": "T", "first_seen": "2026-05-04T12:00:00Z", "generated_at": "2026-05-04T12:00:00Z",
 		"shares": 10, "accounts": 8, "sharers": 4, "windows": {"1h": 2, "3h": 2, "6h": 2, "12h": 2, "24h": 2, "7d": 4}, "ways": {"post": 7, "quote": 1, "repost": 2},
 		"not_counted": {"hidden": 1, "not_followed": 1, "same_person": 2, "subject_gone": 1, "subject_hidden": 1},
 		"first_shared": "2026-05-03T06:00:00Z", "last_shared": "2026-05-04T11:59:00Z",
-		"history_from": "2026-05-03T06:00:00Z", "history": [`+strings.Repeat("1,", 6)+strings.Repeat("2,", 41)+`4], "other_titles": [], "other_urls": [], "kept_sharers": 6, "kept_at": "2026-05-04T11:00:00Z"}`, r.Get("/api/v1/links/1"))
+		"history_from": "2026-05-03T06:00:00Z", "history": [`+strings.Repeat("1,", 6)+strings.Repeat("2,", 41)+
+			`4], "other_titles": [], "other_urls": [], "kept_sharers": 6, "kept_at": "2026-05-04T11:00:00Z"}`, r.Get("/api/v1/links/1"))
 	var l ranking.LinkSummary
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1?window=3h&watch=hub.example")), &l))
 	require.Equal(t, 2, l.Sharers)
@@ -213,23 +220,25 @@ func TestWrongRequestsOfALinkSayWhatToSend(t *testing.T) {
 	var response sharesJSON
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1/shares?limit=1")), &response))
 	for target, want := range map[string]string{
-		"/api/v1/links/x":                                                  `id is "x": send the id of a link`,
-		"/api/v1/links/-1":                                                 `id is "-1": send`,
-		"/api/v1/links/0":                                                  `id is "0": send`,
-		"/api/v1/links/01/shares":                                          `id is "01": send`,
-		"/api/v1/links/1e3":                                                `id is "1e3": send`,
-		"/api/v1/links/99999999999999999999":                               `id is "99999999999999999999": send`,
-		"/api/v1/links/%3Cscript%3E/shares":                                `id is "\u003cscript\u003e": send`,
-		"/api/v1/links/1?limit=3":                                          `unknown parameter "limit": send any of window, watch, degree`,
-		"/api/v1/links/1/shares?sort=speed":                                `unknown parameter "sort": send any of window, watch, degree, limit, cursor`,
-		"/api/v1/links/1/shares?limit=-1":                                  `limit is "-1": send a whole number from 1 to 200`,
-		"/api/v1/links/1/shares?window=2h":                                 `window is "2h": send one of`,
-		"/api/v1/links/1/shares?watch=nobody.example":                      `watch is "nobody.example": send the target of a watch: did:plc:bob, did:plc:will, hub.example`,
-		"/api/v1/links/2/shares?cursor=" + string(response.Next):           `cursor is`,
-		"/api/v1/links/1/shares?window=1h&cursor=" + string(response.Next): `cursor is`,
-		"/api/v1/links/1/shares?cursor=" + strings.Repeat("e", 9000):       `cursor is`,
-		"/api/v1/links/1/shares?cursor=e30":                                `cursor is`,
-		"/api/v1/links/1/shares?cursor=%00":                                `cursor is`,
+		"/api/v1/links/x":                    `id is "x": send the id of a link`,
+		"/api/v1/links/-1":                   `id is "-1": send`,
+		"/api/v1/links/0":                    `id is "0": send`,
+		"/api/v1/links/01/shares":            `id is "01": send`,
+		"/api/v1/links/1e3":                  `id is "1e3": send`,
+		"/api/v1/links/99999999999999999999": `id is "99999999999999999999": send`,
+		"/api/v1/links/%3Cscript%3E/shares":  `id is "\u003cscript\u003e": send`,
+		"/api/v1/links/1?limit=3":            `unknown parameter "limit": send any of window, watch, degree`,
+		"/api/v1/links/1/shares?sort=speed": `unknown parameter "sort": send any of window, watch, degree,` +
+			` limit, cursor`,
+		"/api/v1/links/1/shares?limit=-1":  `limit is "-1": send a whole number from 1 to 200`,
+		"/api/v1/links/1/shares?window=2h": `window is "2h": send one of`,
+		"/api/v1/links/1/shares?watch=nobody.example": `watch is "nobody.example": send the target of a watch: ` +
+			`did:plc:bob, did:plc:will, hub.example`,
+		"/api/v1/links/2/shares?cursor=" + string(response.Next):                                                          `cursor is`,
+		"/api/v1/links/1/shares?window=1h&cursor=" + string(response.Next):                                                `cursor is`,
+		"/api/v1/links/1/shares?cursor=" + strings.Repeat("e", 9000):                                                      `cursor is`,
+		"/api/v1/links/1/shares?cursor=e30":                                                                               `cursor is`,
+		"/api/v1/links/1/shares?cursor=%00":                                                                               `cursor is`,
 		"/api/v1/links/1/shares?cursor=" + string(ranking.Cursor(strings.Replace(string(response.Next), "ey", "eyB", 1))): `cursor is`,
 	} {
 		rec := r.Do(http.MethodGet, target)

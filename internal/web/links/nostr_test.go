@@ -90,9 +90,10 @@ func TestPageShowsBothNetworks(t *testing.T) {
 	require.Contains(t, r.Get("/links/3"), `<bdi>carol</bdi> <span class="network">`)
 	sites := func(address string) (all []string) {
 		for _, li := range webtest.Find(r.Parse(r.Get(address)), webtest.Class("link")) {
-			all = append(all, strings.TrimSpace(webtest.Text(webtest.Find(li, webtest.Class("count"))[0]))+" "+webtest.Attr(webtest.Find(li, func(n *html.Node) bool {
-				return n.Data == "h2"
-			})[0].FirstChild, "href"))
+			all = append(all,
+				strings.TrimSpace(webtest.Text(webtest.Find(li, webtest.Class("count"))[0]))+" "+webtest.Attr(webtest.Find(li, func(n *html.Node) bool {
+					return n.Data == "h2"
+				})[0].FirstChild, "href"))
 		}
 		return all
 	}

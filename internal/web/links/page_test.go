@@ -139,7 +139,9 @@ func TestCardAndSharersAreShown(t *testing.T) {
 		SET description = 'What it is about', site = 'a.example', image = 'blob:did:plc:abc/bafkreiabcdefgh',
 			first_seen = $1`, r.Now.Add(-5*time.Hour))
 	li := webtest.Find(r.Parse(r.Get("/")), webtest.Class("link"))[0]
-	require.Equal(t, "a.example 5 h ago Title of https://a.example/ What it is about shared by 1,234 @alice.example @bob.example did:plc:10002 and 1,231 more", webtest.Text(li))
+	require.Equal(t,
+		"a.example 5 h ago Title of https://a.example/ What it is about shared by 1,234 @alice.example @bob.example did:plc:10002 and 1,231 more",
+		webtest.Text(li))
 	var hrefs []string
 	for _, a := range webtest.Find(li, webtest.Element("a")) {
 		href := webtest.Attr(a, "href")

@@ -79,7 +79,9 @@ func TestConsumerWithAnExpiredLeaseIsNotConnected(t *testing.T) {
 			r := newRig(t)
 			r.Stream("jetstream", state, "an old detail")
 			r.Exec(`UPDATE streams SET lease_expires_at = now() - interval '1 second'`)
-			require.Equal(t, []string{"Not connected · the consumer has stopped responding; nothing new is counted until it or another one continues · last event 30 s ago"}, r.statuses())
+			require.Equal(t, []string{
+				"Not connected · the consumer has stopped responding; nothing new is counted until it or another one continues · last event 30 s ago",
+			}, r.statuses())
 			require.Equal(t, "The consumer does not respond since 4 May, 11:58 UTC", r.stateLine())
 			require.Contains(t, r.empty("/"), "Not connected The consumer has stopped responding.")
 			require.Equal(t, schema.StateNoNetwork, r.apiState())
@@ -149,8 +151,9 @@ func TestOpenGapInTheWindowIsShown(t *testing.T) {
 		return webtest.Text(found[0])
 	}
 	gap(5*time.Hour, 3*time.Hour, "the <b>server</b> forgot")
-	require.Equal(t, "The counts may be too low. Weir may have missed shares between 4 May, 07:00 UTC and 4 May, 09:00 UTC. Why, and how far the repair is "+
-		"4 May, 07:00 UTC – 4 May, 09:00 UTC: the <b>server</b> forgot; the repair has not begun", notice("/?window=6h"))
+	require.Equal(t,
+		"The counts may be too low. Weir may have missed shares between 4 May, 07:00 UTC and 4 May, 09:00 UTC. Why, and how far the repair is "+
+			"4 May, 07:00 UTC – 4 May, 09:00 UTC: the <b>server</b> forgot; the repair has not begun", notice("/?window=6h"))
 	r.Exec(`UPDATE gaps SET accounts = 342, checked = 118, unchecked = 2`)
 	require.Contains(t, notice("/?window=6h"), "forgot; 342 accounts have to be compared with what is stored; 120 done")
 	r.Exec(`UPDATE gaps SET problem = 'an internal cause'`)

@@ -123,8 +123,9 @@ func TestWrongStreamsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for query, want := range map[string]string{
-		"limit=-1":           `limit is "-1": send a whole number from 1 to 200`,
-		"cursor=x":           `unknown parameter "cursor": send any of window, sort, at_least, ways, network, domain, text, by, watch, degree, limit`,
+		"limit=-1": `limit is "-1": send a whole number from 1 to 200`,
+		"cursor=x": `unknown parameter "cursor": send any of window, sort, at_least, ways, network, domain, text, by, watch, degree,` +
+			` limit`,
 		"watch=a.example":    `watch is "a.example": send none: there are no watches`,
 		"sort=<script>":      `sort is "<script>": send one of sharers, speed, newest`,
 		"window=1h&window=1": `window appears 2 times: send it once`,

@@ -92,7 +92,8 @@ func TestXRPCReadsRecords(t *testing.T) {
 	r := newRig(t)
 	r.plant()
 	r.Exec(`INSERT INTO accounts (did, status) VALUES ($1, 'takendown')`, bobDID)
-	get, list := "/xrpc/com.atproto.repo.getRecord?collection="+treeCollection+"&repo=", "/xrpc/com.atproto.repo.listRecords?collection="+treeCollection+"&repo="
+	get, list := "/xrpc/com.atproto.repo.getRecord?collection="+treeCollection+"&repo=",
+		"/xrpc/com.atproto.repo.listRecords?collection="+treeCollection+"&repo="
 	one := fmt.Sprintf(`{"uri": %q, "cid": "bafyreiabcdefghijk0", "value": {"$type": %q, "height": 0, "near": %q}}`,
 		treeURI("one"), treeCollection, treeURI("two"))
 	for _, target := range []string{
@@ -233,7 +234,8 @@ func TestRecordPageLeadsToOthers(t *testing.T) {
 	require.Equal(t, 3, links["/records/"+treeCollection+"/"+aliceDID+"/two"], "the content, a reference and a referrer")
 	require.Equal(t, 1, links["/records/"+treeCollection+"/"+aliceDID+"/three"])
 	require.Equal(t, 1, links["/records/"+treeCollection+"/"+bobDID+"/later"])
-	require.Zero(t, links["/records/"+treeCollection+"/"+aliceDID+"/gone"]+links["/records/"+treeCollection+"/"+aliceDID+"/never"], "references to records that are not stored must not be links")
+	require.Zero(t, links["/records/"+treeCollection+"/"+aliceDID+"/gone"]+links["/records/"+treeCollection+"/"+aliceDID+"/never"],
+		"references to records that are not stored must not be links")
 	for _, text := range []string{
 		"length at /height: expected at most 5", "slug at /kind", "breaks the schema", "was deleted", "not stored",
 		"bafkreiabc",

@@ -17,7 +17,9 @@ const path = "/riverui/"
 // Feature serves River UI.
 func Feature() feature.Feature {
 	return feature.Feature{Name: "riverui", Open: func(core feature.Core) (feature.Parts, error) {
-		return feature.Parts{Tools: []feature.Tool{{Name: "River UI", Path: path, Handler: func() (http.Handler, error) { return handler(core.Services) }}}}, nil
+		return feature.Parts{
+			Tools: []feature.Tool{{Name: "River UI", Path: path, Handler: func() (http.Handler, error) { return handler(core.Services) }}},
+		}, nil
 	}}
 }
 
