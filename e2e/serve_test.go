@@ -381,7 +381,8 @@ func TestDemoShowsBothNetworks(t *testing.T) {
 	shows("", `document.querySelectorAll(".link").length > 20 && document.getElementById("subtitle").innerText.includes("Bluesky and Nostr")
 		&& [...document.querySelectorAll(".filters a")].some((a) => a.textContent === "Nostr")`)
 	shows("?network=nostr", `document.querySelectorAll(".link").length > 5
-		&& [...document.querySelectorAll(".by a[href*='by=']")].every((a) => a.href.includes("did:nostr:") && a.querySelector(".network").innerText === "Nostr")
+		&& [...document.querySelectorAll(".by a[href*='by=']")].every((a) => a.href.includes("did:nostr:")
+		&& a.querySelector(".network").innerText === "Nostr")
 		&& [...document.querySelectorAll(".by bdi")].some((n) => /^[a-z]+ [a-z]+$/.test(n.innerText))`)
 	shows("?network=bluesky", `document.querySelectorAll(".link").length > 20 && !document.querySelector(".by .network")`)
 	// An article that accounts of both networks share, and their posts. Its page begins with the

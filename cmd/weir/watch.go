@@ -36,7 +36,8 @@ func watchAddCommand() *cobra.Command {
 		Short: "Follow an account's follows, by handle, DID, npub or name@domain, or the members of a list or starter pack",
 		Example: "  weir watch add alice.example\n  weir watch add --account did:plc:…\n  weir watch add npub1…\n  weir watch add " +
 			"alice@example.com\n" +
-			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
+			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n" +
+			"  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
 		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
 			w, err := p.ParseWatch(args[0], alone)

@@ -101,7 +101,8 @@ SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site,
 FROM generate_series(1, %d) AS n JOIN links AS l ON l.id = n CROSS JOIN generate_series(0, 1) AS k`, 7*benchLinks),
 		// The links of the last day have the highest ids.
 		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, named_id, claim_id, words)
-SELECT `+benchDID("account")+`, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, how, at, link, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END,
+SELECT `+benchDID("account")+`, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, how, at,
+link, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END,
        CASE WHEN n > %[1]d AND how <> 'repost' THEN `+benchWords("p", 15)+` END
 FROM (
 SELECT n, (random() * %[3]d)::int AS account,
@@ -120,10 +121,12 @@ FROM generate_series(1, %[1]d + %[4]d) AS n) AS s`, benchBefore, benchLinks, ben
 		`CREATE INDEX shares_window ON shares (shared_at, link_id)`,
 		`CREATE INDEX shares_link ON shares (link_id, shared_at)`,
 		`CREATE INDEX shares_sharer ON shares (link_id, did)`,
-		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind) VALUES ('reader.example', 'follows'), ('everyone.example', 'follows') RETURNING id, target)
+		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind)
+		VALUES ('reader.example', 'follows'), ('everyone.example', 'follows') RETURNING id, target)
 INSERT INTO watch_members (watch_id, did) SELECT w.id, a.did FROM w
 JOIN accounts AS a ON w.target = 'everyone.example' OR right(a.did, 6) < '%06d'`, benchMembers),
-		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind) SELECT 'other' || n || '.example', 'follows' FROM generate_series(1, %[1]d) AS n RETURNING id)
+		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind)
+		SELECT 'other' || n || '.example', 'follows' FROM generate_series(1, %[1]d) AS n RETURNING id)
 INSERT INTO watch_members (watch_id, did) SELECT w.id, `+benchDID("n")+` FROM w CROSS JOIN generate_series(0,`+
 			` %[2]d) AS k CROSS JOIN LATERAL (SELECT mod(w.id * 7919 + k, %[3]d) AS n) AS a`, benchWatches, benchMembers-1, benchAccounts),
 		`VACUUM ANALYZE`,

@@ -70,7 +70,8 @@ SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.clai
 	through := `
 INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey)
 SELECT $1, 'app.bsky.feed.post', $2, l.counts_as, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
-ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at,
+subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
 	subject := func() string { return fmt.Sprint("s", r.IntN(2)) }
 	k := r.IntN(71)
 	if writer == 0 { // the writer that changes what all use: with several, they would wait for each other's deadlocks
@@ -115,25 +116,32 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 			[]string{"follows", "second-degree"}[r.IntN(2)])
 	case k < 91 && r.IntN(4) == 0:
 		q.Queue(`DELETE FROM watches WHERE target = $1`, target(r))
-	case k < 92:
-		id := link()
-		q.Queue(`DELETE FROM shares WHERE link_id = $1`, id)
-		q.Queue(`DELETE FROM links WHERE id = $1 AND merged_into IS NULL`, id)
-	case k < 94:
-		id := link()
-		q.Queue(`
-			INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
-			id, fmt.Sprintf("host%d.example/%d", r.IntN(3), r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
-		q.Queue(historyClaims, id)
-	case k < 95 && r.IntN(20) == 0:
-		q.Queue(`INSERT INTO pending_counts (link_id) VALUES ($1)`, link())
-	case k < 97:
-		q.Queue(`INSERT INTO subjects (did, collection, rkey, links) SELECT $1, 'app.bsky.feed.post', $2, ARRAY(SELECT l FROM generate_series(1, $3::bigint) AS l WHERE random() < 0.7)
-ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links`, did(), subject(), historyLinks)
 	case k < 98:
-		q.Queue(`DELETE FROM subjects WHERE did = $1`, did())
+		h.changeLink(q, r, k, link(), did(), subject())
 	default:
 		h.clock.Add(h.tick(r).Microseconds())
+	}
+}
+
+// changeLink queues a change of a link, or of what a record that others refer to shares.
+func (h *history) changeLink(q *pgx.Batch, r *rand.Rand, k int, link int64, did, subject string) {
+	switch {
+	case k < 92:
+		q.Queue(`DELETE FROM shares WHERE link_id = $1`, link)
+		q.Queue(`DELETE FROM links WHERE id = $1 AND merged_into IS NULL`, link)
+	case k < 94:
+		q.Queue(`
+			INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
+			link, fmt.Sprintf("host%d.example/%d", r.IntN(3), r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
+		q.Queue(historyClaims, link)
+	case k < 95 && r.IntN(20) == 0:
+		q.Queue(`INSERT INTO pending_counts (link_id) VALUES ($1)`, link)
+	case k < 97:
+		q.Queue(`INSERT INTO subjects (did, collection, rkey, links)
+		SELECT $1, 'app.bsky.feed.post', $2, ARRAY(SELECT l FROM generate_series(1, $3::bigint) AS l WHERE random() < 0.7)
+ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links`, did, subject, historyLinks)
+	case k < 98:
+		q.Queue(`DELETE FROM subjects WHERE did = $1`, did)
 	}
 }
 

@@ -192,7 +192,8 @@ WITH page AS (
 SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''),
     s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''),
         coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
-       coalesce(` + whyOf + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
+       coalesce(` + whyOf + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id)
+           THEN 'same_person' ELSE '' END),
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END,` +
 		schema.Withheld("s.did") + `,` + schema.Withheld("s.subject_did") + `
 FROM page AS s
@@ -214,7 +215,8 @@ SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle 
     s.collection, s.rkey,
        CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did,
            s.for_collection, s.for_rkey, ` + subjectBy("s.for_did") + `,
-       coalesce(` + outsiders + `, s.why, CASE WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END),
+       coalesce(` + outsiders + `, s.why, CASE WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.for_did AND b.status <> 'active')
+           THEN 'subject_hidden' ELSE 'waiting' END),
        ` + schema.Withheld("s.did") + `,` + schema.Withheld("s.for_did") + `
 FROM (
     SELECT DISTINCT coalesce(s.subject_did, s.did) AS did,

@@ -5,7 +5,8 @@ SELECT set_config('enable_seqscan', 'on', true), set_config('enable_nestloop', '
 
 -- recountEverything (2)
 INSERT INTO count_state (as_of, kept_from, members_only) VALUES ($1, $2, $3)
-ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, members_only = excluded.members_only, counted = now();
+ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, members_only = excluded.members_only,
+    counted = now();
 
 -- recountEverything (3)
 DELETE FROM pending_counts;
@@ -20,15 +21,18 @@ WITH sharing AS MATERIALIZED (
     FROM judged_shares AS s
     WHERE s.shared_at > $1 AND true AND s.why IS NULL
     GROUP BY s.did, s.link_id), own AS MATERIALIZED (
-    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
+    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
+        CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND true AND s.why IS NULL),
 latest AS MATERIALIZED (
-    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
+    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
+        first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
     FROM own AS o
-    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
+    WINDOW titles AS (PARTITION BY o.link_id, o.did
+        ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
            urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.url = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC)
 ), votes AS MATERIALIZED (
     SELECT l.link_id, l.did,
@@ -54,7 +58,8 @@ latest AS MATERIALIZED (
     FROM truth AS t
     WHERE t.did = f.did AND t.link_id = f.link_id
       AND (f.at, f.post_at, f.quote_at, f.repost_at, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key)
-          IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim, t.url_at, t.url_key)
+          IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim,
+              t.url_at, t.url_key)
 )
 INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
 SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim, t.url_at, t.url_key
@@ -81,7 +86,8 @@ WITH truth AS (
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
 ), other AS (
     UPDATE link_counts AS c
-    SET sharers = t.sharers, in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d, last_at = t.last_at
+    SET sharers = t.sharers, last_at = t.last_at,
+        in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d
     FROM truth AS t
     WHERE t.link_id = c.link_id
       AND (c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at)
@@ -111,7 +117,8 @@ WITH truth AS (
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
 ), other AS (
     UPDATE nostr_counts AS c
-    SET sharers = t.sharers, in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d, last_at = t.last_at
+    SET sharers = t.sharers, last_at = t.last_at,
+        in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d
     FROM truth AS t
     WHERE t.link_id = c.link_id
       AND (c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at)
@@ -124,7 +131,8 @@ WHERE NOT EXISTS (SELECT FROM nostr_counts AS c WHERE c.link_id = t.link_id);
 
 -- recountEverything (7)
 SELECT FROM links AS l WHERE $1::bigint[] IS NULL AND (l.id IN (SELECT m.counts_as FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))) ORDER BY l.id FOR NO KEY UPDATE OF l;
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))) ORDER BY l.id FOR NO KEY UPDATE OF l;
 
 -- recountEverything (8)
 DELETE FROM claim_votes;
@@ -136,12 +144,14 @@ SELECT k.*, c.title_group FROM (
            coalesce(t.n, 0) AS titles, t.at AS title_at, t.uri AS title_from, coalesce(u.n, 0) AS urls, u.at AS url_at, u.uri AS url_from
     FROM (
         SELECT f.title_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.title_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.title_key ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.title_key
+                   ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
         FROM sharers AS f WHERE true AND f.title_claim IS NOT NULL GROUP BY f.title_claim, f.link_id
     ) AS t
     FULL JOIN (
         SELECT f.url_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.url_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.url_key ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.url_key
+                   ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
         FROM sharers AS f WHERE true AND f.url_claim IS NOT NULL GROUP BY f.url_claim, f.link_id
     ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id) AS k LEFT JOIN claims AS c ON c.id = k.claim_id;
 
@@ -174,11 +184,14 @@ pages AS (
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
         FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE $1::bigint[] IS NULL AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
         UNION ALL
         SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
-        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE $1::bigint[] IS NULL AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id
+        WHERE $1::bigint[] IS NULL AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
@@ -187,12 +200,14 @@ c AS (
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
 ), variants AS (
-    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
+    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8
+        AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
+                h.head) THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -203,7 +218,8 @@ c AS (
 ), best AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
     FROM (
-        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
@@ -216,31 +232,36 @@ c AS (
                (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c GROUP BY c.link_id, c.title
     ) AS g
-    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC, g.at, g.uri COLLATE "C"
+    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC,
+        g.at, g.uri COLLATE "C"
 ), description AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.description
     FROM (
-        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.description <> '' GROUP BY c.link_id, c.description
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), picture AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, 'blob:' || split_part(g.uri, '/', 3) || '/' || g.image AS image
     FROM (
-        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.image <> '' GROUP BY c.link_id, c.image
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), spelling AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.url, g.site
     FROM (
-        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at, (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at,
+            (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
         FROM c WHERE c.urls > 0 GROUP BY c.link_id, c.url
     ) AS g
     ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
 ), chosen AS MATERIALIZED (
     SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(g.title, t.title, '') AS title,
-           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image, coalesce(g.address, t.uri, '') AS "from"
+           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image,
+               coalesce(g.address, t.uri, '') AS "from"
     FROM (SELECT c.link_id FROM c UNION SELECT g.link_id FROM pages AS g) AS k
     LEFT JOIN pages AS g ON g.link_id = k.link_id
     LEFT JOIN spelling AS u ON u.link_id = k.link_id
@@ -263,30 +284,38 @@ WHERE l.id = h.link AND $1::bigint[] IS NULL AND (h.url <> '' AND (l.url, l.site
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE $1::bigint[] IS NULL AND l.title <> ''
   AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) OFFSET 0) AND NOT (l.id IN (SELECT m.counts_as FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))) OR l.card_from NOT LIKE 'http%' AND (l.kept_at IS NOT NULL OR EXISTS (
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))) OR l.card_from NOT LIKE 'http%' AND (l.kept_at IS NOT NULL OR EXISTS (
     SELECT FROM judged_shares AS s JOIN claims AS c ON c.id = s.claim_id
     WHERE s.link_id = l.id AND s.subject_did IS NULL AND c.title <> '' AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) AND s.why IS NULL)));
 
 -- recountEverything (14)
 WITH k AS (SELECT n.link_id, CASE WHEN n.sharers >= 5 THEN 5 ELSE 2 END::smallint AS sharers FROM link_counts AS n), variants AS (
-    SELECT k.link_id, o.link_id AS other
+    SELECT k.link_id,
+        o.link_id AS other
     FROM k JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) 
-    CROSS JOIN LATERAL (SELECT o.link_id FROM claim_votes AS o WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 LIMIT 3) AS o
+    CROSS JOIN LATERAL (SELECT o.link_id FROM claim_votes AS o
+            WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 LIMIT 3) AS o
     UNION
-    SELECT k.link_id, m.counts_as
+    SELECT k.link_id,
+        m.counts_as
     FROM k JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) 
-    CROSS JOIN LATERAL (SELECT c.link_id FROM cards AS c WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = '' LIMIT 3) AS c
+    CROSS JOIN LATERAL (SELECT c.link_id FROM cards AS c
+            WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = '' LIMIT 3) AS c
     JOIN links AS m ON m.id = c.link_id AND m.counts_as <> k.link_id
     UNION
     SELECT k.link_id, o.counts_as
     FROM k JOIN links AS l ON l.id = k.link_id AND substring(split_part(l.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]'
-    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o WHERE substring(split_part(o.identity, '?', 1) FROM '[^/]*$') = substring(split_part(l.identity, '?', 1) FROM '[^/]*$') AND substring(split_part(o.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' AND o.site = l.site AND o.counts_as <> l.id LIMIT 3) AS o
+    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o
+        WHERE substring(split_part(o.identity, '?', 1) FROM '[^/]*$') = substring(split_part(l.identity, '?', 1) FROM '[^/]*$') AND substring(split_part(o.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' AND o.site = l.site
+            AND o.counts_as <> l.id LIMIT 3) AS o
 ), wanted AS MATERIALIZED (
     SELECT a.link_id, max(a.sharers) AS sharers
     FROM (
         SELECT k.link_id, k.sharers FROM k
         WHERE (k.sharers >= 5 OR k.link_id IN (SELECT a.link_id FROM variants AS a)
-               OR k.sharers >= 2 AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) ))
+               OR k.sharers >= 2
+                   AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) ))
           AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
         UNION ALL
         SELECT a.other, coalesce((SELECT 2 FROM link_counts AS n WHERE n.link_id = a.other), 1)
@@ -306,25 +335,35 @@ WITH asked AS (
 ), pairs AS MATERIALIZED (
     SELECT a.link_id, a.did FROM asked AS a WHERE a.link_id IS NOT NULL AND a.did IS NOT NULL
     UNION
-    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, a.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
-    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, a.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
-    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $4) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    SELECT a.link_id, s.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $4) AS s
+    WHERE a.did IS NULL AND a.link_id IS NOT NULL
     UNION
-    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $4) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    SELECT a.link_id, s.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $4) AS s
+    WHERE a.did IS NULL AND a.link_id IS NOT NULL
     UNION
-    SELECT s.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, s.did FROM asked AS a
+    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $4) AS s WHERE a.link_id IS NULL
     UNION
     SELECT s.link_id, s.did
     FROM asked AS a
-    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $4) AS s
+    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s
+        WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $4) AS s
     WHERE a.subject_did IS NOT NULL
     UNION
     SELECT s.link_id, c.did
     FROM asked AS a
-    CROSS JOIN LATERAL (SELECT c.did, c.collection, c.rkey FROM copies AS c WHERE c.of_did = a.subject_did AND c.of_rkey = a.subject_rkey LIMIT $4) AS c
-    CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey LIMIT $4) AS s
+    CROSS JOIN LATERAL (SELECT c.did, c.collection, c.rkey FROM copies AS c
+        WHERE c.of_did = a.subject_did AND c.of_rkey = a.subject_rkey LIMIT $4) AS c
+    CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s
+        WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey LIMIT $4) AS s
     WHERE a.subject_did IS NOT NULL
     LIMIT $4
 )
@@ -338,7 +377,8 @@ LEFT JOIN LATERAL (
     SELECT max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
            max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
            max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at,
-           array_agg(s.claim_id) FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL) AS claims, array_agg(s.named_id = s.link_id) FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL) AS named, array_agg(s.shared_at) FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL) AS dates,
+           array_agg(s.claim_id) FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL) AS claims, array_agg(s.named_id = s.link_id) FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL) AS named,
+               array_agg(s.shared_at) FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL) AS dates,
            array_agg(s.collection) FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL) AS collections, array_agg(s.rkey) FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL) AS rkeys
     FROM (SELECT s.* FROM judged_shares AS s WHERE s.did = p.did AND s.link_id = p.link_id OFFSET 0) AS s
     WHERE s.shared_at > $3 AND s.why IS NULL
@@ -346,16 +386,19 @@ LEFT JOIN LATERAL (
 
 -- addVotes
 WITH own AS MATERIALIZED (
-    SELECT a.link_id, a.did, a.claim_id, a.shared_at, a.collection COLLATE "C" AS collection, a.rkey COLLATE "C" AS rkey, c.title, CASE WHEN a.named THEN c.url ELSE '' END AS url
+    SELECT a.link_id, a.did, a.claim_id, a.shared_at, a.collection COLLATE "C" AS collection, a.rkey COLLATE "C" AS rkey, c.title,
+        CASE WHEN a.named THEN c.url ELSE '' END AS url
     FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::boolean[], $5::timestamptz[], $6::text[], $7::text[])
          AS a (link_id, did, claim_id, named, shared_at, collection, rkey)
     CROSS JOIN LATERAL (SELECT c.title, c.url FROM claims AS c WHERE c.id = a.claim_id LIMIT 1) AS c
 ),
 latest AS MATERIALIZED (
-    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
+    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
+        first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
     FROM own AS o
-    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
+    WINDOW titles AS (PARTITION BY o.link_id, o.did
+        ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
            urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.url = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC)
 ), votes AS MATERIALIZED (
     SELECT l.link_id, l.did,
@@ -373,7 +416,8 @@ SELECT v.link_id, v.did, v.title_claim, v.title_at, v.title_key, v.url_claim, v.
 -- queueCrossings
 SELECT w.i, s.link_id, s.did
 FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS w (i, after, until)
-CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until AND s.did LIKE 'did:nostr:%' ORDER BY s.at LIMIT $4) AS s
+CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s
+    WHERE s.at > w.after AND s.at <= w.until AND s.did LIKE 'did:nostr:%' ORDER BY s.at LIMIT $4) AS s
 LIMIT $4;
 
 -- readTallies
@@ -387,7 +431,8 @@ LEFT JOIN LATERAL (
 ) AS f ON true;
 
 -- sumVotes
-SELECT v.claim_id, v.link_id, v.title_group, v.titles, v.urls, CASE WHEN v.title_lost THEN t.at ELSE v.title_at END, CASE WHEN v.title_lost THEN t.uri ELSE v.title_from END,
+SELECT v.claim_id, v.link_id, v.title_group, v.titles, v.urls, CASE WHEN v.title_lost THEN t.at ELSE v.title_at END, CASE
+    WHEN v.title_lost THEN t.uri ELSE v.title_from END,
        CASE WHEN v.url_lost THEN u.at ELSE v.url_at END, CASE WHEN v.url_lost THEN u.uri ELSE v.url_from END
 FROM unnest($1::bigint[], $2::bigint[]) AS k (id, link_id)
 CROSS JOIN LATERAL (
@@ -399,13 +444,15 @@ CROSS JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT f.title_at AS at, 'at://' || f.did || '/' || f.title_key AS uri
     FROM sharers AS f
-    WHERE v.title_lost AND f.title_claim = k.id AND f.link_id = k.link_id AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
+    WHERE v.title_lost AND f.title_claim = k.id AND f.link_id = k.link_id
+        AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
     ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"
     LIMIT 1) AS t ON true
 LEFT JOIN LATERAL (
     SELECT f.url_at AS at, 'at://' || f.did || '/' || f.url_key AS uri
     FROM sharers AS f
-    WHERE v.url_lost AND f.url_claim = k.id AND f.link_id = k.link_id AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
+    WHERE v.url_lost AND f.url_claim = k.id AND f.link_id = k.link_id
+        AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
     ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"
     LIMIT 1) AS u ON true;
 
@@ -422,11 +469,14 @@ pages AS (
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
         FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = ANY ($9) AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
         UNION ALL
         SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
-        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ANY ($9) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id
+        WHERE m.merged_into = ANY ($9) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
@@ -435,12 +485,14 @@ c AS (
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
 ), variants AS (
-    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
+    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8
+        AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
+                h.head) THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -451,7 +503,8 @@ c AS (
 ), best AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
     FROM (
-        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
@@ -464,31 +517,36 @@ c AS (
                (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c GROUP BY c.link_id, c.title
     ) AS g
-    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC, g.at, g.uri COLLATE "C"
+    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC,
+        g.at, g.uri COLLATE "C"
 ), description AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.description
     FROM (
-        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.description <> '' GROUP BY c.link_id, c.description
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), picture AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, 'blob:' || split_part(g.uri, '/', 3) || '/' || g.image AS image
     FROM (
-        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.image <> '' GROUP BY c.link_id, c.image
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), spelling AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.url, g.site
     FROM (
-        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at, (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at,
+            (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
         FROM c WHERE c.urls > 0 GROUP BY c.link_id, c.url
     ) AS g
     ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
 ), chosen AS MATERIALIZED (
     SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(g.title, t.title, '') AS title,
-           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image, coalesce(g.address, t.uri, '') AS "from"
+           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image,
+               coalesce(g.address, t.uri, '') AS "from"
     FROM (SELECT c.link_id FROM c UNION SELECT g.link_id FROM pages AS g) AS k
     LEFT JOIN pages AS g ON g.link_id = k.link_id
     LEFT JOIN spelling AS u ON u.link_id = k.link_id
@@ -504,15 +562,18 @@ WITH walls AS (
         SELECT l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id
         WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ANY ($2))
     ), own AS MATERIALIZED (
-    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
+    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
+        CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND s.link_id IN (SELECT p.link_id FROM peers AS p) AND s.why IS NULL),
 latest AS MATERIALIZED (
-    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
+    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
+        first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
     FROM own AS o
-    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
+    WINDOW titles AS (PARTITION BY o.link_id, o.did
+        ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
            urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.url = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC)
 ), votes AS MATERIALIZED (
     SELECT l.link_id, l.did,
@@ -530,12 +591,14 @@ latest AS MATERIALIZED (
            coalesce(t.n, 0) AS titles, t.at AS title_at, t.uri AS title_from, coalesce(u.n, 0) AS urls, u.at AS url_at, u.uri AS url_from
     FROM (
         SELECT f.title_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.title_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.title_key ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.title_key
+                   ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
         FROM votes AS f WHERE true AND f.title_claim IS NOT NULL GROUP BY f.title_claim, f.link_id
     ) AS t
     FULL JOIN (
         SELECT f.url_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.url_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.url_key ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.url_key
+                   ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
         FROM votes AS f WHERE true AND f.url_claim IS NOT NULL GROUP BY f.url_claim, f.link_id
     ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id), titled AS (
         SELECT v.*, c.title_group FROM v JOIN claims AS c ON c.id = v.claim_id WHERE v.titles > 0 AND c.title_group IS NOT NULL
@@ -557,15 +620,18 @@ latest AS MATERIALIZED (
     GROUP BY p.title_group
     HAVING count(*) >= 3 AND count(*) - coalesce(max(p.of_one) FILTER (WHERE p.did IS NOT NULL), 0) >= 2
 ), own AS MATERIALIZED (
-    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
+    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
+        CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND s.link_id = ANY ($2) AND s.why IS NULL),
 latest AS MATERIALIZED (
-    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
+    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
+        first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
     FROM own AS o
-    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
+    WINDOW titles AS (PARTITION BY o.link_id, o.did
+        ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
            urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.url = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC)
 ), votes AS MATERIALIZED (
     SELECT l.link_id, l.did,
@@ -582,12 +648,14 @@ latest AS MATERIALIZED (
            coalesce(t.n, 0) AS titles, t.at AS title_at, t.uri AS title_from, coalesce(u.n, 0) AS urls, u.at AS url_at, u.uri AS url_from
     FROM (
         SELECT f.title_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.title_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.title_key ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.title_key
+                   ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
         FROM votes AS f WHERE true AND f.title_claim IS NOT NULL GROUP BY f.title_claim, f.link_id
     ) AS t
     FULL JOIN (
         SELECT f.url_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.url_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.url_key ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.url_key
+                   ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
         FROM votes AS f WHERE true AND f.url_claim IS NOT NULL GROUP BY f.url_claim, f.link_id
     ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id),
 pages AS (
@@ -595,11 +663,14 @@ pages AS (
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
         FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = ANY ($2) AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
         UNION ALL
         SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
-        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ANY ($2) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id
+        WHERE m.merged_into = ANY ($2) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
@@ -608,12 +679,14 @@ c AS (
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
 ), variants AS (
-    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
+    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8
+        AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
+                h.head) THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -624,7 +697,8 @@ c AS (
 ), best AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
     FROM (
-        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
@@ -637,31 +711,36 @@ c AS (
                (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c GROUP BY c.link_id, c.title
     ) AS g
-    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC, g.at, g.uri COLLATE "C"
+    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC,
+        g.at, g.uri COLLATE "C"
 ), description AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.description
     FROM (
-        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.description <> '' GROUP BY c.link_id, c.description
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), picture AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, 'blob:' || split_part(g.uri, '/', 3) || '/' || g.image AS image
     FROM (
-        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.image <> '' GROUP BY c.link_id, c.image
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), spelling AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.url, g.site
     FROM (
-        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at, (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at,
+            (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
         FROM c WHERE c.urls > 0 GROUP BY c.link_id, c.url
     ) AS g
     ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
 ), chosen AS MATERIALIZED (
     SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(g.title, t.title, '') AS title,
-           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image, coalesce(g.address, t.uri, '') AS "from"
+           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image,
+               coalesce(g.address, t.uri, '') AS "from"
     FROM (SELECT c.link_id FROM c UNION SELECT g.link_id FROM pages AS g) AS k
     LEFT JOIN pages AS g ON g.link_id = k.link_id
     LEFT JOIN spelling AS u ON u.link_id = k.link_id
@@ -678,11 +757,14 @@ pages AS (
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
         FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = ANY ($1) AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
         UNION ALL
         SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
-        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ANY ($1) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id
+        WHERE m.merged_into = ANY ($1) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
@@ -691,12 +773,14 @@ c AS (
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
 ), variants AS (
-    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
+    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8
+        AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
+                h.head) THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -707,7 +791,8 @@ c AS (
 ), best AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
     FROM (
-        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
@@ -720,31 +805,36 @@ c AS (
                (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c GROUP BY c.link_id, c.title
     ) AS g
-    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC, g.at, g.uri COLLATE "C"
+    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC,
+        g.at, g.uri COLLATE "C"
 ), description AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.description
     FROM (
-        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.description <> '' GROUP BY c.link_id, c.description
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), picture AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, 'blob:' || split_part(g.uri, '/', 3) || '/' || g.image AS image
     FROM (
-        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.image <> '' GROUP BY c.link_id, c.image
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), spelling AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.url, g.site
     FROM (
-        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at, (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at,
+            (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
         FROM c WHERE c.urls > 0 GROUP BY c.link_id, c.url
     ) AS g
     ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
 ), chosen AS MATERIALIZED (
     SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(g.title, t.title, '') AS title,
-           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image, coalesce(g.address, t.uri, '') AS "from"
+           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image,
+               coalesce(g.address, t.uri, '') AS "from"
     FROM (SELECT c.link_id FROM c UNION SELECT g.link_id FROM pages AS g) AS k
     LEFT JOIN pages AS g ON g.link_id = k.link_id
     LEFT JOIN spelling AS u ON u.link_id = k.link_id
@@ -766,39 +856,54 @@ WHERE l.id = h.link AND l.id = ANY ($1) AND (h.url <> '' AND (l.url, l.site) IS 
 -- queueDropCards
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE l.id = ANY ($1) AND l.title <> ''
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) OFFSET 0) AND NOT ((EXISTS (SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = l.id AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) OFFSET 0) AND NOT (
+(EXISTS (SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id
+    WHERE c.link_id = l.id AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
     OR EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = l.id AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))) OR l.card_from NOT LIKE 'http%' AND (l.kept_at IS NOT NULL OR EXISTS (
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))) OR l.card_from NOT LIKE 'http%' AND (l.kept_at IS NOT NULL OR EXISTS (
     SELECT FROM judged_shares AS s JOIN claims AS c ON c.id = s.claim_id
     WHERE s.link_id = l.id AND s.subject_did IS NULL AND c.title <> '' AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) AND s.why IS NULL)));
 
 -- queueLockPages
-SELECT FROM links AS l WHERE l.id = ANY ($1) AND ((EXISTS (SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = l.id AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
+SELECT FROM links AS l WHERE l.id = ANY ($1) AND (
+(EXISTS (SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id
+    WHERE c.link_id = l.id AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
     OR EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = l.id AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))))) ORDER BY l.id FOR NO KEY UPDATE OF l;
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))))) ORDER BY l.id FOR NO KEY UPDATE OF l;
 
 -- queueCards
 WITH k AS (SELECT * FROM unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)), variants AS (
-    SELECT k.link_id, o.link_id AS other
+    SELECT k.link_id,
+        o.link_id AS other
     FROM k JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) 
-    CROSS JOIN LATERAL (SELECT o.link_id FROM claim_votes AS o WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 LIMIT 3) AS o
+    CROSS JOIN LATERAL (SELECT o.link_id FROM claim_votes AS o
+            WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 LIMIT 3) AS o
     UNION
-    SELECT k.link_id, m.counts_as
+    SELECT k.link_id,
+        m.counts_as
     FROM k JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) 
-    CROSS JOIN LATERAL (SELECT c.link_id FROM cards AS c WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = '' LIMIT 3) AS c
+    CROSS JOIN LATERAL (SELECT c.link_id FROM cards AS c
+            WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = '' LIMIT 3) AS c
     JOIN links AS m ON m.id = c.link_id AND m.counts_as <> k.link_id
     UNION
     SELECT k.link_id, o.counts_as
     FROM k JOIN links AS l ON l.id = k.link_id AND substring(split_part(l.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]'
-    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o WHERE substring(split_part(o.identity, '?', 1) FROM '[^/]*$') = substring(split_part(l.identity, '?', 1) FROM '[^/]*$') AND substring(split_part(o.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' AND o.site = l.site AND o.counts_as <> l.id LIMIT 3) AS o
+    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o
+        WHERE substring(split_part(o.identity, '?', 1) FROM '[^/]*$') = substring(split_part(l.identity, '?', 1) FROM '[^/]*$') AND substring(split_part(o.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' AND o.site = l.site
+            AND o.counts_as <> l.id LIMIT 3) AS o
 ), wanted AS MATERIALIZED (
     SELECT a.link_id, max(a.sharers) AS sharers
     FROM (
         SELECT k.link_id, k.sharers FROM k
         WHERE (k.sharers >= 5 OR k.link_id IN (SELECT a.link_id FROM variants AS a)
-               OR k.sharers >= 2 AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) ))
+               OR k.sharers >= 2
+                   AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) ))
           AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
         UNION ALL
         SELECT a.other, coalesce((SELECT 2 FROM link_counts AS n WHERE n.link_id = a.other), 1)
@@ -872,7 +977,8 @@ ORDER BY 1, 2;
 -- checkCounts
 WITH k AS MATERIALIZED (
     SELECT c.link_id, c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at
-    FROM nostr_counts AS c WHERE c.link_id = ANY ($2)), t AS MATERIALIZED (
+    FROM nostr_counts AS c
+    WHERE c.link_id = ANY ($2)), t AS MATERIALIZED (
     SELECT f.link_id                                                                      AS link_id,
            count(*)::int                                                                  AS sharers,
            (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '1 hour'))::int      AS in_1h,
@@ -893,17 +999,21 @@ ORDER BY 1, 2;
 
 -- checkVotes
 WITH k AS MATERIALIZED (
-    SELECT f.link_id, f.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key FROM sharers AS f WHERE num_nonnulls(f.title_claim, f.url_claim) > 0 AND f.link_id = ANY ($2)), t AS MATERIALIZED (
+    SELECT f.link_id, f.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key FROM sharers AS f
+    WHERE num_nonnulls(f.title_claim, f.url_claim) > 0 AND f.link_id = ANY ($2)), t AS MATERIALIZED (
     WITH own AS MATERIALIZED (
-    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
+    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
+        CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND s.link_id = ANY ($2) AND s.why IS NULL),
 latest AS MATERIALIZED (
-    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
+    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
+        first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
     FROM own AS o
-    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
+    WINDOW titles AS (PARTITION BY o.link_id, o.did
+        ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
            urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.url = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC)
 ), votes AS MATERIALIZED (
     SELECT l.link_id, l.did,
@@ -916,7 +1026,8 @@ latest AS MATERIALIZED (
     FROM latest AS l
     GROUP BY l.link_id, l.did
 )
-    SELECT f.link_id, f.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key FROM votes AS f WHERE num_nonnulls(f.title_claim, f.url_claim) > 0)
+    SELECT f.link_id, f.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key FROM votes AS f
+    WHERE num_nonnulls(f.title_claim, f.url_claim) > 0)
 SELECT link_id, did, coalesce(to_jsonb(k)::text, ''), coalesce(to_jsonb(t)::text, '')
 FROM k FULL JOIN t USING (did, link_id)
 WHERE k IS DISTINCT FROM t AND coalesce(least(k.title_at, k.url_at) > $3, true)
@@ -925,17 +1036,20 @@ ORDER BY 1, 2;
 -- checkSums
 WITH k AS MATERIALIZED (
     SELECT v.claim_id, v.link_id, v.titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from
-    FROM claim_votes AS v WHERE v.link_id = ANY ($1)), t AS MATERIALIZED (
+    FROM claim_votes AS v
+    WHERE v.link_id = ANY ($1)), t AS MATERIALIZED (
     SELECT coalesce(t.claim_id, u.claim_id) AS claim_id, coalesce(t.link_id, u.link_id) AS link_id,
            coalesce(t.n, 0) AS titles, t.at AS title_at, t.uri AS title_from, coalesce(u.n, 0) AS urls, u.at AS url_at, u.uri AS url_from
     FROM (
         SELECT f.title_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.title_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.title_key ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.title_key
+                   ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
         FROM sharers AS f WHERE f.link_id = ANY ($1) AND f.title_claim IS NOT NULL GROUP BY f.title_claim, f.link_id
     ) AS t
     FULL JOIN (
         SELECT f.url_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.url_at) AS at,
-               (array_agg('at://' || f.did || '/' || f.url_key ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
+               (array_agg('at://' || f.did || '/' || f.url_key
+                   ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
         FROM sharers AS f WHERE f.link_id = ANY ($1) AND f.url_claim IS NOT NULL GROUP BY f.url_claim, f.link_id
     ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id)
 SELECT link_id, '', coalesce(to_jsonb(k)::text, ''), coalesce(to_jsonb(t)::text, '')
@@ -987,11 +1101,14 @@ pages AS (
     FROM (
         SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
         FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = ANY ($1) AND m.merged_into IS NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
         UNION ALL
         SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
-        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ANY ($1) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id
+        WHERE m.merged_into = ANY ($1) AND m.merged_into IS NOT NULL AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))
     ) AS g
     ORDER BY g.link_id, g.n, g.fetched_at, g.of
 ), 
@@ -1000,12 +1117,14 @@ c AS (
            c.url, c.site, c.title, coalesce(nullif(c.title_key, ''), c.title) AS key, c.description, c.image
     FROM v JOIN claims AS c ON c.id = v.claim_id
 ), variants AS (
-    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8 AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
+    SELECT h.*, CASE WHEN h.cut AND char_length(h.whole) >= 8
+        AND starts_with(h.longer, h.whole) THEN split_part(h.longer, E'\n', 2) ELSE h.same END AS variant
     FROM (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
+                h.head) THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -1016,7 +1135,8 @@ c AS (
 ), best AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.variant
     FROM (
-        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.variant, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM variants AS c GROUP BY c.link_id, c.variant
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
@@ -1029,31 +1149,36 @@ c AS (
                (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c GROUP BY c.link_id, c.title
     ) AS g
-    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC, g.at, g.uri COLLATE "C"
+    ORDER BY g.link_id, g.cut, g.title IN (upper(g.title), lower(g.title)) AND upper(g.title) <> lower(g.title), g.named, g.n DESC,
+        g.at, g.uri COLLATE "C"
 ), description AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.description
     FROM (
-        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.description <> '' GROUP BY c.link_id, c.description
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), picture AS (
     SELECT DISTINCT ON (g.link_id) g.link_id, 'blob:' || split_part(g.uri, '/', 3) || '/' || g.image AS image
     FROM (
-        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at,
+            (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
         FROM voters AS c WHERE c.image <> '' GROUP BY c.link_id, c.image
     ) AS g
     ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
 ), spelling AS MATERIALIZED (
     SELECT DISTINCT ON (g.link_id) g.link_id, g.url, g.site
     FROM (
-        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at, (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
+        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at,
+            (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
         FROM c WHERE c.urls > 0 GROUP BY c.link_id, c.url
     ) AS g
     ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
 ), chosen AS MATERIALIZED (
     SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(g.title, t.title, '') AS title,
-           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image, coalesce(g.address, t.uri, '') AS "from"
+           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image,
+               coalesce(g.address, t.uri, '') AS "from"
     FROM (SELECT c.link_id FROM c UNION SELECT g.link_id FROM pages AS g) AS k
     LEFT JOIN pages AS g ON g.link_id = k.link_id
     LEFT JOIN spelling AS u ON u.link_id = k.link_id
@@ -1061,8 +1186,11 @@ c AS (
     LEFT JOIN description AS d ON d.link_id = k.link_id
     LEFT JOIN picture AS p ON p.link_id = k.link_id
 )
-SELECT l.id, '', jsonb_build_object('url', l.url, 'site', l.site, 'title', l.title, 'description', l.description, 'image', l.image, 'card_from', l.card_from)::text,
-       jsonb_build_object('url', h.url, 'site', h.site, 'title', h.title, 'description', h.description, 'image', h.image, 'card_from', h."from")::text
+SELECT l.id, '',
+    jsonb_build_object('url', l.url, 'site', l.site, 'title', l.title, 'description', l.description, 'image', l.image,
+        'card_from', l.card_from)::text,
+       jsonb_build_object('url', h.url, 'site', h.site, 'title', h.title, 'description', h.description, 'image', h.image,
+           'card_from', h."from")::text
 FROM chosen AS h
 JOIN links AS l ON l.id = h.link
 WHERE (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
@@ -1101,17 +1229,24 @@ LIMIT $6;
 
 -- rankScan.singles
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
-FROM sharers AS s LEFT JOIN LATERAL (SELECT c.in_6h AS single, c.in_6h AS n FROM link_counts AS c WHERE c.link_id = s.link_id LIMIT 1) AS c ON true
-WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND true 
+FROM sharers AS s 
+LEFT JOIN LATERAL (SELECT c.in_6h AS single, c.in_6h AS n FROM link_counts AS c
+    WHERE c.link_id = s.link_id LIMIT 1) AS c ON true
+WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4
+    AND true 
   AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = s.link_id) = $5)
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6;
 
 -- rankScan.singles: some links of Nostr
 SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
-FROM unnest($7::bigint[]) AS k (id) LEFT JOIN LATERAL (SELECT c.in_6h AS single, c.in_6h AS n FROM nostr_counts AS c WHERE c.link_id = k.id LIMIT 1) AS c ON true
-CROSS JOIN LATERAL (SELECT s.link_id, s.did, s.at FROM sharers AS s WHERE coalesce(c.single, 1) = 1 AND s.link_id = k.id AND s.at > $1 OFFSET 0) AS s
-WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4 AND s.did LIKE 'did:nostr:%' 
+FROM unnest($7::bigint[]) AS k (id) 
+LEFT JOIN LATERAL (SELECT c.in_6h AS single, c.in_6h AS n FROM nostr_counts AS c
+    WHERE c.link_id = k.id LIMIT 1) AS c ON true
+CROSS JOIN LATERAL (SELECT s.link_id, s.did, s.at FROM sharers AS s
+    WHERE coalesce(c.single, 1) = 1 AND s.link_id = k.id AND s.at > $1 OFFSET 0) AS s
+WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4
+    AND s.did LIKE 'did:nostr:%' 
   AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = s.link_id) = $5)
 ORDER BY s.at DESC, s.link_id DESC
 LIMIT $6;
@@ -1119,8 +1254,10 @@ LIMIT $6;
 -- rankScan.newest
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
 FROM links AS l
-LEFT JOIN LATERAL (SELECT c.in_6h AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
-LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 AND true LIMIT 1) AS s ON true
+LEFT JOIN LATERAL (SELECT c.in_6h AS n, c.last_at FROM link_counts AS c
+    WHERE c.link_id = l.id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s
+    WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 AND true LIMIT 1) AS s ON true
 WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $3 AND ($4 = '' OR l.site = $4)
 ORDER BY l.id DESC
 LIMIT $5;
@@ -1129,9 +1266,12 @@ LIMIT $5;
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
 FROM (
     SELECT d.id, (SELECT l.site FROM links AS l WHERE l.id = d.id) AS site
-    FROM (SELECT DISTINCT s.link_id AS id FROM sharers AS s WHERE s.link_id < $2 AND s.did LIKE 'did:nostr:%' ORDER BY s.link_id DESC) AS d) AS l
-LEFT JOIN LATERAL (SELECT c.in_6h AS n, c.last_at FROM nostr_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
-LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 AND s.did LIKE 'did:nostr:%' LIMIT 1) AS s ON true
+    FROM (SELECT DISTINCT s.link_id AS id FROM sharers AS s
+        WHERE s.link_id < $2 AND s.did LIKE 'did:nostr:%' ORDER BY s.link_id DESC) AS d) AS l
+LEFT JOIN LATERAL (SELECT c.in_6h AS n, c.last_at FROM nostr_counts AS c
+    WHERE c.link_id = l.id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s
+    WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 AND s.did LIKE 'did:nostr:%' LIMIT 1) AS s ON true
 WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $3 AND ($4 = '' OR l.site = $4)
 ORDER BY l.id DESC
 LIMIT $5;
@@ -1172,18 +1312,24 @@ ORDER BY CASE $15 WHEN 'newest' THEN 0 WHEN 'speed' THEN c.speed ELSE c.sharers 
 ) AS k
 WHERE (NOT $12::boolean OR (7 & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity ILIKE $3::text)
     OR 7 & 2 > 0 AND EXISTS (
-        SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
+        SELECT FROM (SELECT array_agg(c.id) AS ids
+            FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c
+            WHERE c.words @@ $1::tsquery) AS c
         CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = k.id AND c.ids IS NOT NULL OFFSET 0) AS s
         WHERE s.claim_id = ANY (c.ids) AND (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) )
     OR 7 & 2 > 0 AND EXISTS (
-        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE m.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND c.words @@ $1::tsquery AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
+        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id
+        WHERE m.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND c.words @@ $1::tsquery AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
     OR 7 & 4 > 0 AND EXISTS (
         SELECT FROM ((SELECT s.collection, s.did, s.rkey, s.words FROM shares AS s WHERE s.rkey >= $2 AND s.link_id = k.id OFFSET 0)
     UNION ALL (SELECT s.collection, s.did, s.rkey, s.words FROM shares_default AS s WHERE s.rkey < $2 AND s.link_id = k.id OFFSET 0)) AS s
         WHERE s.words @@ $1::tsquery AND (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) AND CASE s.collection
-    WHEN 'app.bsky.feed.post' THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
-    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END AND NOT EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) )) )
+    WHEN 'app.bsky.feed.post'
+        THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
+    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END
+        AND NOT EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) )) )
 LIMIT $13;
 
 -- reader.recount: of watches
@@ -1215,18 +1361,24 @@ ORDER BY CASE $15 WHEN 'newest' THEN 0 WHEN 'speed' THEN c.speed ELSE c.sharers 
 ) AS k
 WHERE (NOT $12::boolean OR (7 & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity ILIKE $3::text)
     OR 7 & 2 > 0 AND EXISTS (
-        SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
+        SELECT FROM (SELECT array_agg(c.id) AS ids
+            FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c
+            WHERE c.words @@ $1::tsquery) AS c
         CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = k.id AND c.ids IS NOT NULL OFFSET 0) AS s
         WHERE s.claim_id = ANY (c.ids) AND (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) )
     OR 7 & 2 > 0 AND EXISTS (
-        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE m.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND c.words @@ $1::tsquery AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
+        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id
+        WHERE m.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND c.words @@ $1::tsquery AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
     OR 7 & 4 > 0 AND EXISTS (
         SELECT FROM ((SELECT s.collection, s.did, s.rkey, s.words FROM shares AS s WHERE s.rkey >= $2 AND s.link_id = k.id OFFSET 0)
     UNION ALL (SELECT s.collection, s.did, s.rkey, s.words FROM shares_default AS s WHERE s.rkey < $2 AND s.link_id = k.id OFFSET 0)) AS s
         WHERE s.words @@ $1::tsquery AND (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) AND CASE s.collection
-    WHEN 'app.bsky.feed.post' THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
-    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END AND NOT EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) )) )
+    WHEN 'app.bsky.feed.post'
+        THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
+    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END
+        AND NOT EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) )) )
 LIMIT $13;
 
 -- queueDescriptions: everyone
@@ -1247,7 +1399,8 @@ CROSS JOIN LATERAL (
            array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars,
            array_agg( EXISTS (SELECT FROM profiles WHERE profiles.did = f.did AND profiles.withheld)  ORDER BY f.n) AS withheld
     FROM (VALUES (a.did, 1), (b.did, 2), (c.did, 3)) AS f (did, n)
-    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar
+        FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
     WHERE f.did IS NOT NULL) AS f
 ORDER BY k.n;
 
@@ -1260,11 +1413,13 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT * FROM (
             SELECT s.did, s.at FROM sharers AS s
-            WHERE s.link_id = k.id AND s.at > $2 AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[])) AND true 
+            WHERE s.link_id = k.id AND s.at > $2 AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
+                AND true 
             ORDER BY s.at DESC LIMIT 3
         ) AS s
         UNION ALL
-        SELECT u.did, u.at FROM unnest($3::bigint[], $4::text[], $5::timestamptz[]) AS u (id, did, at) WHERE u.id = k.id AND u.at > $2 AND true 
+        SELECT u.did, u.at FROM unnest($3::bigint[], $4::text[], $5::timestamptz[]) AS u (id, did, at)
+        WHERE u.id = k.id AND u.at > $2 AND true 
         ORDER BY at DESC LIMIT 3
     ) AS s
 ) AS latest
@@ -1276,7 +1431,8 @@ CROSS JOIN LATERAL (
            array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars,
            array_agg( EXISTS (SELECT FROM profiles WHERE profiles.did = f.did AND profiles.withheld)  ORDER BY f.n) AS withheld
     FROM unnest(latest.dids) WITH ORDINALITY AS f (did, n)
-    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar
+        FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
     WHERE f.did IS NOT NULL) AS f
 ORDER BY k.n;
 
@@ -1291,13 +1447,17 @@ CROSS JOIN LATERAL (
            array_agg(coalesce(p.display_name, '') ORDER BY f.n) AS names,
            array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars,
            array_agg( EXISTS (SELECT FROM profiles WHERE profiles.did = f.did AND profiles.withheld)  ORDER BY f.n) AS withheld
-    FROM (SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f
-    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    FROM (
+    SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id
+    ) AS f
+    LEFT JOIN LATERAL (SELECT nullif(p.handle, 'handle.invalid') AS handle, p.handle_unverified, p.display_name, p.avatar
+        FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
     WHERE f.did IS NOT NULL) AS f
 ORDER BY k.n;
 
 -- queueGifts
-SELECT k.id, g.gift FROM unnest($1::bigint[]) AS k (id) CROSS JOIN LATERAL (
+SELECT k.id, g.gift FROM unnest($1::bigint[]) AS k (id)
+CROSS JOIN LATERAL (
     SELECT s.gift FROM shares AS s
     WHERE s.link_id = k.id AND s.gift IS NOT NULL AND s.named_id = s.link_id AND (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) ORDER BY s.shared_at DESC LIMIT 1) AS g;
 
@@ -1305,13 +1465,15 @@ SELECT k.id, g.gift FROM unnest($1::bigint[]) AS k (id) CROSS JOIN LATERAL (
 SELECT $1::text UNION (
 SELECT a.did FROM accounts AS a
 WHERE a.handle = lower($1)
-  AND (NOT a.handle_unverified OR NOT EXISTS (SELECT FROM accounts AS o WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
+  AND (NOT a.handle_unverified OR NOT EXISTS (SELECT FROM accounts AS o
+      WHERE o.handle = a.handle AND o.did <> a.did AND o.status = 'active'))
 ORDER BY a.handle_unverified, a.status = 'active' DESC, a.handle_at DESC NULLS LAST, a.did
 LIMIT 1);
 
 -- reader.list
 WITH found AS MATERIALIZED (
-    SELECT l.link_id, 1 AS place FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $6) AS l
+    SELECT l.link_id, 1 AS place
+    FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $6) AS l
     UNION ALL (SELECT c.link_id, 2 FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $7)
     UNION ALL (SELECT c.link_id, 2 FROM cards AS c WHERE c.words @@ $1::tsquery LIMIT $7)
     UNION ALL SELECT s.link_id, 4 FROM ((SELECT s.link_id FROM shares AS s WHERE s.rkey >= $2 AND s.words @@ $1::tsquery LIMIT $3)
@@ -1333,8 +1495,10 @@ FROM (
 WHERE EXISTS (
     SELECT FROM (SELECT * FROM unnest(g.collections, g.dids, g.rkeys) AS s (collection, did, rkey) OFFSET 0) AS s
     WHERE (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) AND CASE s.collection
-    WHEN 'app.bsky.feed.post' THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
-    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END AND NOT EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) )
+    WHEN 'app.bsky.feed.post'
+        THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
+    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END
+        AND NOT EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) )
 UNION
 SELECT g.link_id
 FROM (
@@ -1352,23 +1516,31 @@ SELECT k.id
 FROM (SELECT c.* FROM cards AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
 JOIN links AS m ON m.id = c.link_id JOIN listed AS k ON k.id = m.counts_as
 WHERE c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'));
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'));
 
 -- reader.keep
-SELECT k.id FROM unnest($4::bigint[], $6::int[]) AS k (id, places) WHERE ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $5) AND (k.places & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity ILIKE $3::text)
+SELECT k.id FROM unnest($4::bigint[], $6::int[]) AS k (id, places)
+WHERE ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $5) AND (k.places & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity ILIKE $3::text)
     OR k.places & 2 > 0 AND EXISTS (
-        SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
+        SELECT FROM (SELECT array_agg(c.id) AS ids
+            FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c
+            WHERE c.words @@ $1::tsquery) AS c
         CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = k.id AND c.ids IS NOT NULL OFFSET 0) AS s
         WHERE s.claim_id = ANY (c.ids) AND (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) )
     OR k.places & 2 > 0 AND EXISTS (
-        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE m.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND c.words @@ $1::tsquery AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
+        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id
+        WHERE m.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND c.words @@ $1::tsquery AND c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')))
     OR k.places & 4 > 0 AND EXISTS (
         SELECT FROM ((SELECT s.collection, s.did, s.rkey, s.words FROM shares AS s WHERE s.rkey >= $2 AND s.link_id = k.id OFFSET 0)
     UNION ALL (SELECT s.collection, s.did, s.rkey, s.words FROM shares_default AS s WHERE s.rkey < $2 AND s.link_id = k.id OFFSET 0)) AS s
         WHERE s.words @@ $1::tsquery AND (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) AND CASE s.collection
-    WHEN 'app.bsky.feed.post' THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
-    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END AND NOT EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) ));
+    WHEN 'app.bsky.feed.post'
+        THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
+    ELSE EXISTS (SELECT FROM records_other AS p WHERE p.collection = s.collection AND p.did = s.did AND p.rkey = s.rkey) END
+        AND NOT EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) ));
 
 -- ReachReader.reachWithin
 SELECT k.id, f.at, coalesce(f.read, 0)
@@ -1380,7 +1552,8 @@ CROSS JOIN LATERAL (
         FROM (
             SELECT s.did, s.shared_at AS at
             FROM judged_shares AS s
-            WHERE s.link_id = k.id AND s.shared_at > $6 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL AND true 
+            WHERE s.link_id = k.id AND s.shared_at > $6 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL
+                AND true 
               AND ($5::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($5)))
             ORDER BY s.shared_at
             LIMIT $3
@@ -1400,7 +1573,8 @@ SELECT (SELECT min(at) FROM part), (SELECT count(*) FROM part), ARRAY(
 
 -- linkReader.shares
 WITH page AS (
-    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey, s.why
+    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_collection, s.subject_rkey,
+        s.why
     FROM judged_shares AS s
     WHERE s.link_id = $3 AND s.shared_at <= $4 AND (s.shared_at, s.did, s.collection, s.rkey, s.named_id) < ($4, $5, $6, $7, $8)
     ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
@@ -1414,21 +1588,29 @@ WITH page AS (
         LIMIT 1
     ) AS latest ON true
 )
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''), coalesce(s.subject_rkey, ''), coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = s.subject_did AND b.status = 'active' AND NOT b.handle_unverified), ''),
-       coalesce(coalesce(CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END, s.why, CASE WHEN s.shared_at <= $2 THEN 'outside_window' END), CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''),
+    s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_collection, ''),
+        coalesce(s.subject_rkey, ''), coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = s.subject_did AND b.status = 'active' AND NOT b.handle_unverified), ''),
+       coalesce(coalesce(CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END, s.why, CASE WHEN s.shared_at <= $2 THEN 'outside_window' END), CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id)
+           THEN 'same_person' ELSE '' END),
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END, EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) , EXISTS (SELECT FROM profiles WHERE profiles.did = s.subject_did AND profiles.withheld) 
 FROM page AS s
 JOIN people AS p ON p.did = s.did
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a
+    WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC;
 
 -- linkReader.waiting
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''), s.collection, s.rkey,
-       CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did, s.for_collection, s.for_rkey, coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = s.for_did AND b.status = 'active' AND NOT b.handle_unverified), ''),
-       coalesce(CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END, s.why, CASE WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END),
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.handle_unverified AND a.handle <> '', false), coalesce(a.display_name, ''),
+    s.collection, s.rkey,
+       CASE WHEN s.collection IN ('app.bsky.feed.repost', 'nostr.6', 'nostr.16') THEN 'repost' ELSE 'quote' END, s.since, s.for_did,
+           s.for_collection, s.for_rkey, coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = s.for_did AND b.status = 'active' AND NOT b.handle_unverified), ''),
+       coalesce(CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END, s.why, CASE WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.for_did AND b.status <> 'active')
+           THEN 'subject_hidden' ELSE 'waiting' END),
         EXISTS (SELECT FROM profiles WHERE profiles.did = s.did AND profiles.withheld) , EXISTS (SELECT FROM profiles WHERE profiles.did = s.for_did AND profiles.withheld) 
 FROM (
-    SELECT DISTINCT coalesce(s.subject_did, s.did) AS did, CASE WHEN s.subject_did IS NULL THEN s.collection ELSE s.subject_collection END AS collection,
+    SELECT DISTINCT coalesce(s.subject_did, s.did) AS did,
+        CASE WHEN s.subject_did IS NULL THEN s.collection ELSE s.subject_collection END AS collection,
            coalesce(s.subject_rkey, s.rkey) AS rkey
     FROM shares AS s
     WHERE s.link_id = $2 AND EXISTS (SELECT FROM waiting)
@@ -1441,7 +1623,8 @@ CROSS JOIN LATERAL (
     ORDER BY w.did, w.collection, w.rkey
     LIMIT $9
 ) AS s
-LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+LEFT JOIN LATERAL (SELECT nullif(a.handle, 'handle.invalid') AS handle, a.handle_unverified, a.display_name FROM accounts AS a
+    WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.for_did, s.for_collection, s.for_rkey, s.did, s.collection, s.rkey
 LIMIT $9;
 
@@ -1453,7 +1636,9 @@ WITH marked AS MATERIALIZED (
 ), ordered AS (
     SELECT s.did, s.how, s.shared_at, s.why,
            s.why IN ('', 'outside_window')
-           AND row_number() OVER (PARTITION BY s.did ORDER BY s.why IN ('', 'outside_window') DESC, s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC) = 1 AS latest
+           AND row_number() OVER (PARTITION BY s.did
+               ORDER BY s.why IN ('', 'outside_window') DESC, s.shared_at DESC, s.collection DESC, s.rkey DESC,
+                   s.named_id DESC) = 1 AS latest
     FROM marked AS s
 ), s AS (
     SELECT o.did, o.how, o.shared_at, o.latest, CASE WHEN o.why = '' AND NOT o.latest THEN 'same_person' ELSE o.why END AS why
@@ -1461,7 +1646,10 @@ WITH marked AS MATERIALIZED (
 ), f AS (
     SELECT min(s.shared_at) AS at, min(min(s.shared_at)) OVER () AS began FROM s WHERE s.why IN ('', 'same_person') GROUP BY s.did
 )
-SELECT count(*), count(DISTINCT s.did), min(s.shared_at), max(s.shared_at), count(*) FILTER (WHERE s.why = ''), count(*) FILTER (WHERE s.why = 'hidden'), count(*) FILTER (WHERE s.why = 'not_followed'), count(*) FILTER (WHERE s.why = 'not_recommended'), count(*) FILTER (WHERE s.why = 'subject_hidden'), count(*) FILTER (WHERE s.why = 'subject_gone'), count(*) FILTER (WHERE s.why = 'copy'), count(*) FILTER (WHERE s.why = 'outside_window'), count(*) FILTER (WHERE s.why = 'same_person'), count(*) FILTER (WHERE s.how = 'post'), count(*) FILTER (WHERE s.how = 'quote'), count(*) FILTER (WHERE s.how = 'repost'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '1 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '3 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '6 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '12 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '24 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '168 hours'), (SELECT min(f.at) FROM f), ARRAY(SELECT greatest(1, least($5::int, 1 + floor($5::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $4::timestamptz - f.began), 0))))::int FROM f) FROM s;
+SELECT count(*), count(DISTINCT s.did), min(s.shared_at), max(s.shared_at), count(*) FILTER (WHERE s.why = ''), count(*) FILTER (WHERE s.why = 'hidden'), count(*) FILTER (WHERE s.why = 'not_followed'), count(*) FILTER (WHERE s.why = 'not_recommended'), count(*) FILTER (WHERE s.why = 'subject_hidden'), count(*) FILTER (WHERE s.why = 'subject_gone'), count(*) FILTER (WHERE s.why = 'copy'), count(*) FILTER (WHERE s.why = 'outside_window'), count(*) FILTER (WHERE s.why = 'same_person'), count(*) FILTER (WHERE s.how = 'post'), count(*) FILTER (WHERE s.how = 'quote'), count(*) FILTER (WHERE s.how = 'repost'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '1 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '3 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '6 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '12 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '24 hours'), count(*) FILTER (WHERE s.latest AND s.shared_at > $4::timestamptz - interval '168 hours'), (SELECT min(f.at) FROM f), 
+ARRAY(SELECT greatest(1,
+    least($5::int,
+        1 + floor($5::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $4::timestamptz - f.began), 0))))::int FROM f) FROM s;
 
 -- linkReader.readGiven
 SELECT c.title AS text, count(DISTINCT s.did) AS accounts
@@ -1474,9 +1662,12 @@ LIMIT $3;
 
 -- fetchedPage
 SELECT c.title, c.description, c.site_name, c.address, c.fetched_at, coalesce(c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')), false) AS counts,
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')), false) AS counts,
        CASE WHEN c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) 
-      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')) THEN '' WHEN c.status <> '' THEN c.status WHEN coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) THEN 'other pages of the site have this title' ELSE 'it is a page of another site' END AS why
+      AND (c.same_site OR m.merged_into IS NOT NULL
+          AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand')) THEN '' WHEN c.status <> '' THEN c.status
+            WHEN coalesce((SELECT true FROM walls AS w WHERE w.title_group = c.title_group), false) THEN 'other pages of the site have this title' ELSE 'it is a page of another site' END AS why
 FROM links AS m
 JOIN cards AS c ON c.link_id = m.id
 WHERE (m.id = $1 OR m.merged_into = $1) AND c.fetched_at IS NOT NULL
@@ -1485,24 +1676,31 @@ LIMIT 1;
 
 -- storing.distrustTitle
 SELECT count(DISTINCT k.page), EXISTS (SELECT FROM walls AS w WHERE w.title_group = $1)
-FROM (SELECT l.counts_as, min(CASE WHEN substring(split_part(l.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' THEN substring(split_part(l.identity, '?', 1) FROM '[^/]*$') ELSE split_part(l.identity, '?', 1) END) AS page FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.title_group = $1 GROUP BY l.counts_as LIMIT 100) AS k;
+FROM (SELECT l.counts_as, min(CASE WHEN substring(split_part(l.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' THEN substring(split_part(l.identity, '?', 1) FROM '[^/]*$') ELSE split_part(l.identity, '?', 1) END) AS page FROM cards AS c JOIN links AS l ON l.id = c.link_id
+    WHERE c.title_group = $1 GROUP BY l.counts_as LIMIT 100) AS k;
 
 -- nextCard
 SELECT c.link_id, l.url, c.tries + 1,
        l.merged_into IS NOT NULL OR c.sharers < $1 AND c.tries = 0
          AND NOT EXISTS (
-    SELECT k.link_id, o.link_id AS other
+    SELECT k.link_id,
+        o.link_id AS other
     FROM (SELECT c.link_id) AS k JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) 
-    CROSS JOIN LATERAL (SELECT o.link_id FROM claim_votes AS o WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 LIMIT 3) AS o
+    CROSS JOIN LATERAL (SELECT o.link_id FROM claim_votes AS o
+            WHERE o.title_group = v.title_group AND o.link_id <> v.link_id AND o.titles > 0 LIMIT 3) AS o
     UNION
-    SELECT k.link_id, m.counts_as
+    SELECT k.link_id,
+        m.counts_as
     FROM (SELECT c.link_id) AS k JOIN claim_votes AS v ON v.link_id = k.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) 
-    CROSS JOIN LATERAL (SELECT c.link_id FROM cards AS c WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = '' LIMIT 3) AS c
+    CROSS JOIN LATERAL (SELECT c.link_id FROM cards AS c
+            WHERE c.title_group = v.title_group AND c.link_id <> v.link_id AND c.status = '' LIMIT 3) AS c
     JOIN links AS m ON m.id = c.link_id AND m.counts_as <> k.link_id
     UNION
     SELECT k.link_id, o.counts_as
     FROM (SELECT c.link_id) AS k JOIN links AS l ON l.id = k.link_id AND substring(split_part(l.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]'
-    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o WHERE substring(split_part(o.identity, '?', 1) FROM '[^/]*$') = substring(split_part(l.identity, '?', 1) FROM '[^/]*$') AND substring(split_part(o.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' AND o.site = l.site AND o.counts_as <> l.id LIMIT 3) AS o)
+    CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o
+        WHERE substring(split_part(o.identity, '?', 1) FROM '[^/]*$') = substring(split_part(l.identity, '?', 1) FROM '[^/]*$') AND substring(split_part(o.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' AND o.site = l.site
+            AND o.counts_as <> l.id LIMIT 3) AS o)
          AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0 AND NOT coalesce((SELECT true FROM walls AS w WHERE w.title_group = v.title_group), false) )
 FROM cards AS c
 JOIN links AS l ON l.id = c.link_id
@@ -1524,7 +1722,8 @@ WITH leaving AS (
     ON CONFLICT (part, link_id) DO UPDATE SET sharers = excluded.sharers, counted = excluded.counted
 ), others AS (
     DELETE FROM leaving_links AS k
-    WHERE k.part = to_regclass($4) AND k.link_id > $1 AND (k.link_id <= (SELECT max(link_id) FROM leaving) OR (SELECT count(*) FROM leaving) < $2)
+    WHERE k.part = to_regclass($4) AND k.link_id > $1
+        AND (k.link_id <= (SELECT max(link_id) FROM leaving) OR (SELECT count(*) FROM leaving) < $2)
       AND k.link_id NOT IN (SELECT c.link_id FROM counted AS c WHERE c.sharers >= $3)
 )
 SELECT coalesce(max(link_id), $1), count(*) FROM leaving;

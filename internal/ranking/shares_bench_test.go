@@ -28,7 +28,8 @@ func BenchmarkShares(b *testing.B) {
 		now := time.Now().Truncate(time.Second)
 		for _, sql := range []string{
 			`DROP TABLE shares`,
-			`CREATE TABLE shares (did text COLLATE "C" NOT NULL, collection text COLLATE "C" NOT NULL, rkey text COLLATE "C" NOT NULL, link_id bigint NOT NULL REFERENCES links (id),
+			`CREATE TABLE shares (did text COLLATE "C" NOT NULL, collection text COLLATE "C" NOT NULL, rkey text COLLATE "C" NOT NULL,
+			link_id bigint NOT NULL REFERENCES links (id),
 			 how text NOT NULL CHECK (how IN ('post', 'quote', 'repost')), shared_at timestamptz NOT NULL,
 			     stored_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (did, collection, rkey, link_id))`,
 			`CREATE INDEX shares_window ON shares (shared_at, link_id)`, `CREATE INDEX shares_link ON shares (link_id, shared_at)`,

@@ -71,7 +71,8 @@ func FuzzPlainWords(f *testing.F) {
 // FuzzSearch checks that Postgres accepts every indexed text and every query, and that a text is
 // found by each of its words.
 func FuzzSearch(f *testing.F) {
-	for _, text := range []string{"Heron returns", `a "b c`, "news.example/ä?x", "寿司が", "\x00'\\:*!&|<->", "\xff", strings.Repeat("x", 3000)} {
+	for _, text := range []string{"Heron returns", `a "b c`, "news.example/ä?x", "寿司が",
+		"\x00'\\:*!&|<->", "\xff", strings.Repeat("x", 3000)} {
 		f.Add(text)
 	}
 	pool := schematest.New(f)

@@ -48,7 +48,8 @@ func TestProfileIsReadBeforeItsAccountIsShown(t *testing.T) {
 		b.Writes = append(b.Writes, schema.Write{Key: schema.Key{
 			Collection: schema.PostCollection, DID: did, Rkey: "1",
 		}, Rev: "1", CID: "c", CreatedAt: time.Now(),
-			Record: []byte(`{"text":"x","facets":[{"index":{"byteStart":0,"byteEnd":1},"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://a.example/"}]}],
+			Record: []byte(`{"text":"x","facets":[{"index":{"byteStart":0,"byteEnd":1},
+			"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://a.example/"}]}],
 			"embed":{"$type":"app.bsky.embed.record","record":{"uri":"at://` + subject + `/app.bsky.feed.post/1","cid":"c"}}}`)})
 		posts = append(posts, did+"/1")
 	}

@@ -17,11 +17,13 @@ func TestHeadOfAPage(t *testing.T) {
 		`<meta name="og:title" content="O"><meta property="og:title" content="P">`:                      "O||",
 		`<meta property="og:title" content=" "><title> A &amp; B` + "\n" +
 			`&lt;i&gt; </title>`: "A & B <i>||",
-		`<meta name=description content=D><meta property=og:description content=O><meta property=og:site_name content=S><title>T</title>`:  "T|O|S",
-		`<meta name=twitter:description content=W><meta name=description content=D><meta name=application-name content=A><title>T</title>`: "T|W|A",
-		`<!doctype html><html><head></head><title>T</title>`:                                                                               "||",
-		`<body><title>T</title>`:  "||",
-		`<p>text<title>T</title>`: "||",
+		`<meta name=description content=D><meta property=og:description content=O>` +
+			`<meta property=og:site_name content=S><title>T</title>`: "T|O|S",
+		`<meta name=twitter:description content=W><meta name=description content=D>` +
+			`<meta name=application-name content=A><title>T</title>`: "T|W|A",
+		`<!doctype html><html><head></head><title>T</title>`: "||",
+		`<body><title>T</title>`:                             "||",
+		`<p>text<title>T</title>`:                            "||",
 		`<script>var a = "<title>S</title></head>"</script><style>p{}</style><noscript><img ` +
 			`src=x></noscript><template><p><title>X</title></template><title>T</title>`: "T||",
 		`<!-- <title>C</title> --><title>T</title>`:        "T||",
@@ -70,10 +72,10 @@ func TestTitleIsReadInItsCharset(t *testing.T) {
 	}
 }
 
-func TestRedirectsAndCanonicalAddresses(t *testing.T) {
-	t.Parallel()
+// redirectingPages are pages that lead elsewhere, or name another address as their own.
+func redirectingPages() map[string]string {
 	const title = "<title>Heron</title>"
-	w := newWeb(t, false, pages(map[string]string{
+	return map[string]string{
 		"paper.example/a": title, "www.paper.example/b": "> http://paper.example/a?utm_source=x", "other.example/c": "> http://paper.example/a",
 		"paper.example/": "<title>The Paper</title>", "paper.example/front": "> /", "paper.example/login": title,
 		"paper.example/members":  "> /login?from=members",
@@ -92,7 +94,12 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 		"paper.example/name":  `<meta property="og:site_name" content="Daily Heron"><title>Daily Heron</title>`,
 		"paper.example/host":  "<title>www.paper.example</title>",
 		"paper.example/twice": "<title>The heron&amp;#39;s return</title>",
-	}))
+	}
+}
+
+func TestRedirectsAndCanonicalAddresses(t *testing.T) {
+	t.Parallel()
+	w := newWeb(t, false, pages(redirectingPages()))
 	for path, want := range map[string]Page{
 		"paper.example/a":     {Address: "http://paper.example/a", SameSite: true},
 		"www.paper.example/b": {Address: "http://paper.example/a", SameSite: true},

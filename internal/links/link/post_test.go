@@ -412,7 +412,8 @@ func BenchmarkInPost(b *testing.B) {
 			`"uri":"at://did:plc:abc/app.bsky.feed.post/3k"},"root":{"cid":"bafyreib2rxk3rw6putwarch3a",`+
 			`"uri":"at://did:plc:abc/app.bsky.feed.post/3k"}}`)},
 		{"bare", textPost(b, "Worth your time: https://www.harbourtimes.example/2026/07/a-bridge-nobody-asked-for-1234?utm_source=bluesky")},
-		{"card", textPost(b, text, `"facets":[`+linked(text, "www.youtube.com/watch?v=V5lD...", "https://www.youtube.com/watch?v=V5lDo-jw8mA")+`]`,
+		{"card", textPost(b, text,
+			`"facets":[`+linked(text, "www.youtube.com/watch?v=V5lD...", "https://www.youtube.com/watch?v=V5lDo-jw8mA")+`]`,
 			`"embed":`+card("https://www.youtube.com/watch?v=V5lDo-jw8mA",
 				`,"title":"What does it mean?","description":"YouTube video","thumb":{"$type":"blob",`+
 					`"ref":{"$link":"bafkreias7oxbr6swsuggccmtnqpoeami4jza5x4w3urltn6gzhqf4k6k2e"},"mimeType":"image/jpeg","size":119635}`))},

@@ -298,7 +298,8 @@ func checkJSONFeed(document string) (err error) {
 // apply refuse documents that the two formats forbid.
 func TestRulesOfFeedsRefuseWrongFeeds(t *testing.T) {
 	t.Parallel()
-	atom := `<feed xmlns="http://www.w3.org/2005/Atom"><id>urn:x:1</id><title>t</title><updated>2026-05-04T12:00:00Z</updated><author><name>n</name></author>` +
+	atom := `<feed xmlns="http://www.w3.org/2005/Atom"><id>urn:x:1</id><title>t</title><updated>2026-05-04T12:00:00Z</updated>` +
+		`<author><name>n</name></author>` +
 		`<entry><id>urn:x:2</id><title>t</title><updated>2026-05-04T12:00:00Z</updated><link href="https://a.example/"/><content ` +
 		`type="html">c</content></entry></feed>`
 	require.NoError(t, checkAtom(atom))

@@ -62,7 +62,9 @@ func TestViewHasOneAddress(t *testing.T) {
 		"/?ways=repost,post":                    "/?ways=post,repost",
 		"/?watch=@alice.example":                "/?watch=alice.example",
 		"/?by=did%3Aplc%3Ab":                    "/?by=did:plc:b",
-		"/?density=compact&limit=2&degree=first&watch=alice.example&by=b.example&text=a%2Fb+c&domain=a.example&ways=quote%2Cpost&at_least=2&sort=speed&window=24h": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=a.example&text=a/b+c&by=b.example&watch=alice.example&degree=first&limit=2&density=compact",
+		"/?density=compact&limit=2&degree=first&watch=alice.example&by=b.example&text=a%2Fb+c&domain=a.example" +
+			"&ways=quote%2Cpost&at_least=2&sort=speed&window=24h": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=a.example" +
+			"&text=a/b+c&by=b.example&watch=alice.example&degree=first&limit=2&density=compact",
 		"/links/1?window=7d": "/links/1",
 		"/links/1?degree=first&watch=alice.example&window=6h": "/links/1?window=6h&watch=alice.example&degree=first",
 	} {
@@ -118,8 +120,8 @@ func TestPageHasEveryOption(t *testing.T) {
 			}
 		}
 	}
-	active := webtest.Find(r.Parse(r.Get("/?at_least=2&ways=post,quote&domain=site.example&text=a&by=b.example&watch=alice.example&degree=first")),
-		webtest.Class("active"))[0]
+	const all = "/?at_least=2&ways=post,quote&domain=site.example&text=a&by=b.example&watch=alice.example&degree=first"
+	active := webtest.Find(r.Parse(r.Get(all)), webtest.Class("active"))[0]
 	require.Equal(t, "Filters in use: with “a” × on site.example × shared by @b.example × at least 2 sharers × only posts, "+
 		"quotes × only accounts followed directly × Profile on Bluesky", webtest.Text(active))
 	for i, without := range []string{"text=a", "domain=site.example", "by=b.example", "at_least=2", "ways=post,quote", "degree=first"} {

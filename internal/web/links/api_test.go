@@ -30,10 +30,12 @@ func TestAPIReturnsTheRanking(t *testing.T) {
 	require.Equal(t, "application/json", rec.Header().Get("Content-Type"))
 	require.JSONEq(t, `{
 		"window": "3h", "generated_at": "2026-05-04T12:00:00Z",
-		"stream": [{"name": "jetstream", "host": "host.example", "state": "live", "detail": "reading host.example", "state_since": "2026-05-04T11:00:00Z",
+		"stream": [{"name": "jetstream", "host": "host.example", "state": "live",
+		"detail": "reading host.example", "state_since": "2026-05-04T11:00:00Z",
 			"last_event": "2026-05-04T11:59:30Z", "caught_up": "2026-05-04T11:00:00Z"}],
 		"gaps": [],
-		"links": [{"url": "https://a.example/?a=1&b=2", "site": "site.example", "title": "T", "image": "https://images.example/did:plc:abc/bafkreiabcdefgh",
+		"links": [{"url": "https://a.example/?a=1&b=2", "site": "site.example",
+		"title": "T", "image": "https://images.example/did:plc:abc/bafkreiabcdefgh",
 			"card_from": "at://did:plc:abc/app.bsky.feed.post/3k", "sharers": 2, "id": 1,
 			"faces": [{"did": "did:plc:bbb", "network": "bluesky"}, {"did": "did:plc:aaa", "network": "bluesky"}],
 			"first_seen": "2026-05-04T12:00:00Z", "last_shared": "2026-05-04T11:59:00Z", "shared_by": ["did:plc:bbb", "did:plc:aaa"]}]

@@ -30,7 +30,8 @@ func (r *rig) fillNews(links int) {
 	r.Exec(`INSERT INTO links (identity, url, site, title, description, image, card_from, first_seen, kept_sharers, kept_at)
 		SELECT 'news.example/2026/05/04/story-' || n, 'https://news.example/2026/05/04/story-' || n,
 			(ARRAY['news.example', 'a-rather-long-name-of-a-host.observer.example'])[1 + n % 2], ($2::text[])[1 + n % 4] || ' ' || n,
-			left('Engineers, neighbours and a geologist explain what happened upstream, what it cost, and why nobody is in a hurry to put it back. With maps and a timeline.', 50 + n * 37 % 100),
+			left('Engineers, neighbours and a geologist explain what happened upstream, what it cost, '
+				|| 'and why nobody is in a hurry to put it back. With maps and a timeline.', 50 + n * 37 % 100),
 			CASE n % 3 WHEN 1 THEN '' ELSE 'blob:did:plc:abc/bafkreiabcdefgh' END, 'at://did:plc:abc/app.bsky.feed.post/3kabc',
 				$1::timestamptz - n * interval '13 minutes', 1, $1
 		FROM generate_series(1, $3::int) AS n`, r.Now, titles, links)
@@ -81,9 +82,10 @@ func TestPagesFitAndHaveNoBarriers(t *testing.T) {
 	r := newRig(t)
 	r.fillNews(50)
 	pages := map[string]string{
-		"ranking":  "/",
-		"filtered": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=news.example&text=the&by=alice3.example&watch=alice.example&degree=first",
-		"long":     "/?window=7d&watch=alice.example&limit=20", "compact": "/?density=compact", "link": "/links/1",
+		"ranking": "/",
+		"filtered": "/?window=24h&sort=speed&at_least=2&ways=post,quote&domain=news.example&text=the" +
+			"&by=alice3.example&watch=alice.example&degree=first",
+		"long": "/?window=7d&watch=alice.example&limit=20", "compact": "/?density=compact", "link": "/links/1",
 		"other link": "/links/4?window=1h&watch=bob.example", "empty": "/?window=1h&domain=nothing.example", "error": "/?x=1",
 	}
 	r.give("Another title that few gave", "https://m.news.example/2026/05/04/story-1", "did:plc:p3", "did:plc:p4")

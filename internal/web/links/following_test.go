@@ -22,7 +22,8 @@ func TestManyMembersAreNotCountedForEachPage(t *testing.T) {
 		doc := r.Parse(r.Get("/?window=3h&at_least=" + string(rune('1'+views))))
 		return webtest.Text(webtest.Find(doc, func(n *html.Node) bool { return webtest.Attr(n, "id") == "subtitle" })[0])
 	}
-	const all, fewer = "The links most shared in the last 3 hours by the 1,000 followed accounts.", "The links most shared in the last 3 hours by the 999 followed accounts."
+	const all, fewer = "The links most shared in the last 3 hours by the 1,000 followed accounts.",
+		"The links most shared in the last 3 hours by the 999 followed accounts."
 	r.Exec(`INSERT INTO watches (kind, target) SELECT 'follows', 'a' || n || '.example' FROM generate_series(1, 10) AS n`)
 	r.Exec(`INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || n FROM watches AS w, generate_series(1, 1000) AS n`)
 	require.Equal(t, all, says())

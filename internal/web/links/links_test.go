@@ -142,17 +142,22 @@ func TestShareNamesItsRecord(t *testing.T) {
 	var response struct{ Shares []json.RawMessage }
 	require.NoError(t, json.Unmarshal([]byte(r.Get("/api/v1/links/1/shares?limit=6")), &response))
 	require.JSONEq(t,
-		`{"did": "did:plc:alice", "network": "bluesky", "handle": "alice.example", "display_name": "Alice", "how": "post", "shared_at": "2026-05-04T11:50:00Z",
+		`{"did": "did:plc:alice", "network": "bluesky", "handle": "alice.example", "display_name": "Alice", "how": "post",
+		"shared_at": "2026-05-04T11:50:00Z",
 		"uri": "at://did:plc:alice/app.bsky.feed.post/1", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[5]))
 	require.JSONEq(t,
-		`{"did": "did:plc:bob", "network": "bluesky", "how": "repost", "shared_at": "2026-05-04T11:55:00Z", "uri": "at://did:plc:bob/app.bsky.feed.repost/1",
-		"subject": "at://did:plc:alice/app.bsky.feed.post/1", "subject_handle": "alice.example", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[4]))
+		`{"did": "did:plc:bob", "network": "bluesky", "how": "repost", "shared_at": "2026-05-04T11:55:00Z",
+		"uri": "at://did:plc:bob/app.bsky.feed.repost/1",
+		"subject": "at://did:plc:alice/app.bsky.feed.post/1", "subject_handle": "alice.example",
+		"text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[4]))
 	require.JSONEq(t,
-		`{"did": "did:plc:carol", "network": "bluesky", "how": "quote", "shared_at": "2026-05-04T11:56:00Z", "uri": "at://did:plc:carol/app.bsky.feed.post/1",
+		`{"did": "did:plc:carol", "network": "bluesky", "how": "quote", "shared_at": "2026-05-04T11:56:00Z",
+		"uri": "at://did:plc:carol/app.bsky.feed.post/1",
 		"subject": "at://did:plc:gone/app.bsky.feed.post/1", "text": "Text of did:plc:carol", "counts": false, "why": "subject_gone"}`,
 		string(response.Shares[3]))
 	require.JSONEq(t,
-		`{"did": "did:plc:hidden", "network": "bluesky", "how": "post", "shared_at": "2026-05-04T11:57:00Z", "uri": "at://did:plc:hidden/app.bsky.feed.post/1",
+		`{"did": "did:plc:hidden", "network": "bluesky", "how": "post", "shared_at": "2026-05-04T11:57:00Z",
+		"uri": "at://did:plc:hidden/app.bsky.feed.post/1",
 		"counts": false, "why": "hidden"}`, string(response.Shares[2]), "neither the name nor the text of a hidden account")
 	require.NotContains(t, string(response.Shares[1]), "Text of", "a repost of a hidden account's post")
 }
@@ -162,8 +167,10 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 	r := newRig(t)
 	r.fillLink()
 	require.JSONEq(t,
-		`{"id": 1, "url": "https://a.example/", "site": "a.example", "title": "T", "first_seen": "2026-05-04T12:00:00Z", "generated_at": "2026-05-04T12:00:00Z",
-		"shares": 10, "accounts": 8, "sharers": 4, "windows": {"1h": 2, "3h": 2, "6h": 2, "12h": 2, "24h": 2, "7d": 4}, "ways": {"post": 7, "quote": 1, "repost": 2},
+		`{"id": 1, "url": "https://a.example/", "site": "a.example", "title": "T",
+		"first_seen": "2026-05-04T12:00:00Z", "generated_at": "2026-05-04T12:00:00Z",
+		"shares": 10, "accounts": 8, "sharers": 4, "windows": {"1h": 2, "3h": 2, "6h": 2, "12h": 2, "24h": 2, "7d": 4},
+		"ways": {"post": 7, "quote": 1, "repost": 2},
 		"not_counted": {"hidden": 1, "not_followed": 1, "same_person": 2, "subject_gone": 1, "subject_hidden": 1},
 		"first_shared": "2026-05-03T06:00:00Z", "last_shared": "2026-05-04T11:59:00Z",
 		"history_from": "2026-05-03T06:00:00Z", "history": [`+strings.Repeat("1,", 6)+strings.Repeat("2,", 41)+

@@ -14,7 +14,8 @@ import (
 func TestWithheldAccountIsOneAccount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const alice, bob, post, repost = "did:plc:aliceisshownaliceisshown", "did:plc:bobisnotshownbobisnotsho", "app.bsky.feed.post", "app.bsky.feed.repost"
+	const alice, bob, post, repost = "did:plc:aliceisshownaliceisshown", "did:plc:bobisnotshownbobisnotsho",
+		"app.bsky.feed.post", "app.bsky.feed.repost"
 	r.Exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at)
 		VALUES ($1, $1, 'a.example', 'T', $2, 6, $2::timestamptz - interval '1 hour')`, sharedLink, r.Now)
 	r.Exec(`INSERT INTO accounts (did, handle, display_name, avatar)
