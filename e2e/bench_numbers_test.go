@@ -106,11 +106,11 @@ func (m *numbers) work(name string, pool *pgxpool.Pool, of func() int, env []str
 	n := float64(of())
 	one := each{(cost.process + cost.postgres).Seconds() / n, float64(cost.wal) / n, (databaseBytes(m.b, pool) - before) / n}
 	pool.Reset()
-	m.costs.line(name, whole(one.cpu*1e6), whole(one.wal), whole(one.disk), whole(memory))
+	m.costs.line(name, rounded(one.cpu*1e6), rounded(one.wal), rounded(one.disk), rounded(memory))
 	return one
 }
 
-func whole(f float64) string { return fmt.Sprintf("%.0f", f) }
+func rounded(f float64) string { return fmt.Sprintf("%.0f", f) }
 
 func (m *numbers) day(name string, of each) {
 	const gb, day = 1e9, 86_400 * networkRate
@@ -152,7 +152,7 @@ func (m *numbers) running() {
 		rate float64
 	}{{"at rest", 0}, {fmt.Sprintf("at %d events/s of the network", networkRate), networkRate}} {
 		one := steady(m.b, m.server, row.rate)
-		m.runs.line(row.name, whole(one.memory), fmt.Sprintf("%.1f", one.cpu), whole(one.transactions), whole(one.wal/1024))
+		m.runs.line(row.name, rounded(one.memory), fmt.Sprintf("%.1f", one.cpu), rounded(one.transactions), rounded(one.wal/1024))
 	}
 }
 
@@ -202,8 +202,8 @@ GROUP BY 1 HAVING sum(c.reltuples) >= $1::int / 10 ORDER BY 3 DESC`, size)
 	var name string
 	var live, heap, indexes float64
 	_, err = pgx.ForEachRow(rows, []any{&name, &live, &heap, &indexes}, func() error {
-		m.sizes.line(fmt.Sprintf("10^%.0f", math.Log10(float64(size))), "`"+name+"`", whole(live),
-			fmt.Sprintf("%.1f", heap/(1<<20)), fmt.Sprintf("%.1f", indexes/(1<<20)), whole((heap+indexes)/live))
+		m.sizes.line(fmt.Sprintf("10^%.0f", math.Log10(float64(size))), "`"+name+"`", rounded(live),
+			fmt.Sprintf("%.1f", heap/(1<<20)), fmt.Sprintf("%.1f", indexes/(1<<20)), rounded((heap+indexes)/live))
 		return nil
 	})
 	require.NoError(m.b, err)

@@ -206,8 +206,8 @@ c AS (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
-                h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head)
+                THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -491,8 +491,8 @@ c AS (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
-                h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head)
+                THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -685,8 +685,8 @@ c AS (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
-                h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head)
+                THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -779,8 +779,8 @@ c AS (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
-                h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head)
+                THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole
@@ -1123,8 +1123,8 @@ c AS (
         SELECT h.*, min(CASE WHEN NOT h.cut THEN h.whole || E'\n' || h.same END)
                     OVER (PARTITION BY h.link_id ORDER BY h.whole DESC, h.cut ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS longer
         FROM (
-            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id,
-                h.head) THEN h.head ELSE h.whole END AS same
+            SELECT h.*, CASE WHEN bool_or(h.whole = h.head AND NOT h.cut) OVER (PARTITION BY h.link_id, h.head)
+                THEN h.head ELSE h.whole END AS same
             FROM (
                 SELECT c.*, c.key LIKE '%…' AS cut, c.key LIKE E'%\n%' AS named, split_part(rtrim(c.key, '…'), E'\n', 1) AS head,
                        rtrim(replace(rtrim(c.key, '…'), E'\n', ' ')) AS whole

@@ -85,7 +85,7 @@ func TestBareLinksOfAText(t *testing.T) {
 	for _, c := range textsWithLinks {
 
 		var got []string
-		for _, l := range textsWithLinks(c.text, nil) {
+		for _, l := range bareLinks(c.text, nil) {
 			require.True(t, strings.HasPrefix(c.text[l.at:], strings.TrimPrefix(l.uri, "https://")) ||
 				strings.HasPrefix(c.text[l.at:], l.uri), "%s: %q is not at byte %d", c.rule, l.uri, l.at)
 			got = append(got, l.uri)
