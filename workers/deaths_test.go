@@ -86,8 +86,8 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 			return is
 		}, 20*time.Millisecond, what)
 	}
-	ended("the fourth failure of five", `args ->> 'watch' = '1' AND attempt = 7 AND state = 'retryable' 
-		// 256 s and a tenth either way, after an attempt of any length
+	ended("the fourth failure of five", `args ->> 'watch' = '1' AND attempt = 7 AND state = 'retryable'
+		-- 256 s and a tenth either way, after an attempt of any length
 		AND scheduled_at BETWEEN attempted_at + interval '230 s' AND clock_timestamp() + interval '282 s'`)
 	ended("the fifth failure of five", `args ->> 'watch' = '2' AND attempt = 8 AND state = 'discarded'`)
 	ended("the twentieth death", `kind = 'close_gap' AND state = 'cancelled' AND attempt = 20`)

@@ -238,7 +238,7 @@ BEGIN
     IF nextval('turns') = (SELECT min(turn) FROM slow) THEN PERFORM pg_sleep(0.3); END IF;
     RETURN NULL;
 END $$;
-// delays the commit
+-- delays the commit
 CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON api_schedule DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
 	require.NoError(t, err)
 	take := func() (turns int64) {

@@ -206,7 +206,7 @@ func TestHistoriesAddFewJobs(t *testing.T) {
 		RETURN NULL; END $$`)
 	r.execute(`CREATE TRIGGER few AFTER INSERT ON river_job FOR EACH STATEMENT EXECUTE FUNCTION few()`)
 	r.execute(`INSERT INTO river_job (args, kind, max_attempts, priority, queue, state, scheduled_at)
-		// it waits, and no worker takes it
+		-- it waits, and no worker takes it
 		VALUES ('{"did": "did:plc:other"}', 'backfill_other', 9, 4, 'backfill', 'available', now() + interval '1 hour')`)
 	r.requests(persona)
 	r.becomes(1, `SELECT count(*) FROM history_listings WHERE pages = 1 AND ended_at IS NULL`)
