@@ -88,7 +88,7 @@ lint: ## run gofmt, go vet and staticcheck
 	go tool staticcheck -tags clickhouse,losstable ./...
 
 without: postgres ## prove that each feature can be removed: without it the rest builds and names nothing of it; TESTS=1 tests the rest, too
-	@for name in archive cards clickhouse feeds lexicons links nostr; do $(on_postgres) scripts/without.sh $$name $(if $(TESTS),,--build) || exit 1; done
+	@for name in archive cards clickhouse feeds lexicons links nostr riverui; do $(on_postgres) scripts/without.sh $$name $(if $(TESTS),,--build) || exit 1; done
 
 bench: postgres build ## measure throughput and cost, as ratios; SIZES=100000,1000000,10000000 adds a large size
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h $(if $(SIZES),-sizes $(SIZES))

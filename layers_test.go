@@ -52,7 +52,7 @@ func layers() []layer {
 		{[]string{"workers/lexicons"}, append(leaves(), "consumer/firehose", "feature", "internal/atproto/", "internal/lexicon",
 			"internal/lexicon/", "internal/web/records", "schema", "workers")},
 
-		// The page knows none of its parts, and no feature knows the page.
+		// The page knows none of its parts.
 		{[]string{"internal/web"}, []string{"internal/ops/health", "schema"}},
 		{[]string{"internal/web/links"}, append(leaves(), "internal/ranking", "internal/web", "schema")},
 		{[]string{"internal/web/links/linkstest"}, []string{"internal/testing/webtest"}},

@@ -449,7 +449,7 @@ COMMENT ON COLUMN link_shares.uri IS 'The AT-URI of the record.';
 COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the record that is quoted or reposted.';
 COMMENT ON COLUMN link_shares.named IS 'The URL of the link that the record names: not that of the link if the two are merged.';
 COMMENT ON COLUMN link_shares.text IS 'The text of the post, or of the one that is reposted, while it is stored.';
-COMMENT ON COLUMN link_shares.why IS 'Why the share does not count; NULL: it counts. hidden: the account is not active; not_followed: no watch includes it; subject_hidden: the author of the subject is not active; subject_gone: the subject no longer contains the link; copy: the record is a copy of one that shares the link too; outside_window: older than seven days; same_person: the account shared the link again later.';
+COMMENT ON COLUMN link_shares.why IS 'Why the share does not count; NULL: it counts. blocked: the link is; not_recommended: the account does not want to be recommended, and nobody follows it; hidden: the account is not active; not_followed: no watch includes it; subject_hidden: the author of the subject is not active; subject_gone: the subject no longer contains the link; copy: the record is a copy of one that shares the link too; outside_window: older than seven days; same_person: the account shared the link again later.';
 
 CREATE TABLE top_links (
     span    text   NOT NULL,
