@@ -204,7 +204,7 @@ func sorted(writes []schema.Write) []schema.Write {
 // commit. No other job would notice.
 func TestTargetThatChangesMeanwhile(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
+	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueAlerts} }) // no other job judges
 	w := b.judge()
 	target, def := key(ontologies, "did:plc:author", 1), key(typeDefs, "did:plc:waiter", 1)
 	b.write(def, tidOf(1), typeDef(target))
@@ -233,7 +233,7 @@ func (b *bench) judge() *JudgeRecords {
 // settles the dead letter, the record is stored again, and another job refuses it again.
 func TestRecordThatReturnsMeanwhile(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueMaintenance} }) // no other job judges
+	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueAlerts} }) // no other job judges
 	w, other := b.judge(), b.judge()
 	def := key(typeDefs, "did:plc:waiter", 1)
 	judges := func(ctx context.Context, w *JudgeRecords) {
@@ -384,7 +384,7 @@ FROM parked`))
 // transaction adds no job. The running job waits for that transaction and adds the next job.
 func TestParkedAtTheEndOfALook(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueMaintenance} }) // the test runs the checks
+	b := newBench(t, func(c *settings) { c.Queues = []string{jobs.QueueAlerts} }) // the test runs the checks
 	ctx := rivertest.WorkContext(t.Context(), b.client.Client)
 	due := time.Now().Unix() + 3600 // a second that no other job has
 	inserted, err := b.client.Insert(ctx, CheckParkedArgs{Due: due}, nil)
