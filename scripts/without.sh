@@ -40,7 +40,7 @@ strings=$(
 		sed -nE 's/.*Kind\(\) string \{ return "([a-z_]+)".*/\1/p' $files
 		grep -hoE 'WEIR_[A-Z_]+"' $files | tr -d '"' || true
 		grep -hoE '"weir_[a-z_]+"' $files | tr -d '"' || true
-		grep -hoE '"/(api/v1|xrpc|feed|records|riverui)[^"]*[a-z}/]"' $files | tr -d '"' || true
+		grep -hoE '"/((api/v1|xrpc|feed|records)[^"]*[a-z}]|riverui/)"' $files | tr -d '"' || true
 	} | sort -u
 )
 [ -n "$tables$strings" ] || { echo "there is nothing to look for: $folders" >&2; exit 1; }
