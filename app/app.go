@@ -221,7 +221,8 @@ func (p App) page(read *pgxpool.Pool, stopping <-chan struct{}) (http.Handler, e
 		return nil, err
 	}
 	return web.Handler(web.Config{
-		DB: read, Primary: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Parts: p.parts.Pages, Stopping: stopping,
+		DB: read, Primary: p.pool, Now: time.Now, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL,
+		Parts: p.parts.Pages, Stopping: stopping,
 		Logger: p.log,
 	})
 }

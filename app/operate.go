@@ -157,11 +157,10 @@ func (p App) serveOps(ctx context.Context, l net.Listener, roles []string) error
 		tools = nil
 	}
 	handler, err := web.OpsHandler(web.OpsConfig{
-		DB: p.pool, Check: func(ctx context.Context) error {
-			return Migrated(ctx, p.pool)
-		}, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
-		Token: p.cfg.OpsToken, Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log, Tools: tools,
-		OpenTools: p.openTools(l.Addr()),
+		DB: p.pool, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
+		Check: func(ctx context.Context) error { return Migrated(ctx, p.pool) },
+		Token: p.cfg.OpsToken, Tools: tools, OpenTools: p.openTools(l.Addr()),
+		Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log,
 	})
 	if err != nil {
 		return err

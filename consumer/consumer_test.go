@@ -41,13 +41,15 @@ func line(n int, record string) string {
 
 const plainRecord = `{"$type":"app.bsky.feed.post","text":"hello","createdAt":"2026-07-04T12:00:00Z"}`
 
+// addsNoJobs adds no jobs of projections.
+func addsNoJobs(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }
+
 // played returns a consumer that ingests these lines.
 func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consumer.Config)) *consumer.Consumer {
 	t.Helper()
 	cfg := consumer.Config{
-		Storage: consumer.Storage{Pool: pool, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
-			return nil
-		}, Wanted: func(collection string) bool { return collection == schema.PostCollection }, Logger: slog.New(slog.DiscardHandler)},
+		Storage: consumer.Storage{Pool: pool, Enqueue: addsNoJobs,
+			Wanted: func(collection string) bool { return collection == schema.PostCollection }, Logger: slog.New(slog.DiscardHandler)},
 		Stream: "s", Wire: "recording", Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true,
 		Source: &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
 	}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
@@ -60,9 +59,8 @@ func TestOutdatedProgramReleasesLease(t *testing.T) {
 	pool := schematest.New(t)
 	outdated := &schema.OutdatedError{Name: "words", Missing: true}
 	c, err := consumer.New(consumer.Config{
-		Storage: consumer.Storage{Pool: pool, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
-			return nil
-		}, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
+		Storage: consumer.Storage{Pool: pool, Enqueue: addsNoJobs,
+			Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
 		Stream: "s", Wire: "jetstream", Owner: "me", Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)},
 		Leased: func(context.Context) error { return outdated },
 	})

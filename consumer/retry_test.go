@@ -29,7 +29,7 @@ func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Storage: consumer.Storage{
 		Pool: pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
-		Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
+		Enqueue: addsNoJobs,
 	}}
 	if change != nil {
 		change(&r)

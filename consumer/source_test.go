@@ -29,9 +29,10 @@ func TestASourceSaysHowFarAResumeRewinds(t *testing.T) {
 		{0, 0, 5 * time.Minute}, {time.Hour, 0, time.Hour}, {time.Hour, time.Minute, time.Minute},
 	} {
 		made, err := New(Config{
-			Storage: Storage{Pool: &pgxpool.Pool{}, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
-				return nil
-			}, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
+			Storage: Storage{
+				Pool: &pgxpool.Pool{}, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler),
+				Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
+			},
 			Stream: "s", Owner: "o", Source: rewinding{by: c.source}, Rewind: c.config,
 		})
 		require.NoError(t, err)

@@ -70,9 +70,8 @@ func (s *stream) consumer(change func(*consumer.Config), endpoints ...string) *c
 		endpoints = []string{s.net.Endpoint()}
 	}
 	cfg := consumer.Config{
-		Storage: consumer.Storage{Pool: s.pool, Logger: logger, Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error {
-			return nil
-		}, Wanted: func(collection string) bool { return collection == schema.PostCollection }},
+		Storage: consumer.Storage{Pool: s.pool, Logger: logger, Enqueue: addsNoJobs,
+			Wanted: func(collection string) bool { return collection == schema.PostCollection }},
 		Stream: "s", Owner: s.t.Name(), Source: s.wire.source(s.t, endpoints, s.ping, logger), Start: consumer.Cursor{Kind: consumer.CursorSeq},
 		BatchInterval: 10 * time.Millisecond,
 	}

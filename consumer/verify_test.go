@@ -42,9 +42,10 @@ func verifiedWire(t *testing.T, n jetstreamNet, chained bool) wire {
 	w.decodes = firehose.Wire(nil, newVerifier(t, n.Net, false))
 	w.source = func(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 		t.Helper()
-		source, err := firehose.New(firehose.Config{Config: shortWaits(endpoints, ping, log), Wanted: func(name string) bool {
-			return name == schema.PostCollection
-		}, Verifier: newVerifier(t, n.Net, chained)})
+		source, err := firehose.New(firehose.Config{
+			Config: shortWaits(endpoints, ping, log), Verifier: newVerifier(t, n.Net, chained),
+			Wanted: func(name string) bool { return name == schema.PostCollection },
+		})
 		require.NoError(t, err)
 		return source
 	}

@@ -22,9 +22,9 @@ func initCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init reader|records|archive",
 		Short: "Write commented settings for a reader of links, the records of a lexicon, or an archive",
-		Long: "Write commented settings into " + app.SettingsFile + ", which every command reads in the current folder. " +
-			"What the environment sets takes\n" +
-			"precedence. systemd's units read the same file at /etc/weir/weir.env, and Compose in its project's folder.",
+		Long: "Write commented settings into " + app.SettingsFile + ", which every command reads in the current folder. What the\n" +
+			"environment sets takes precedence. systemd's units read the same file at /etc/weir/weir.env, and Compose in its\n" +
+			"project's folder.",
 		ValidArgs: []string{"reader", "records", "archive"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)(cmd, args) != nil {
