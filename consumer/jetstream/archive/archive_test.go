@@ -240,6 +240,22 @@ func TestDamagedBlocksAreRequestedAgain(t *testing.T) {
 	require.Equal(t, 6, n.ArchiveFired()[simnet.FlippedBit]+n.ArchiveFired()[simnet.CutShort], "two blocks and a segment each")
 }
 
+// TestOnlyTheRequestedBytesAreRead reads from a server that once sends other bytes than the requested ones, and from
+// one that ignores Range, and sends the whole segment: nothing of it is read.
+func TestOnlyTheRequestedBytesAreRead(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Archive{})
+	n.SpoilSegments(simnet.OtherRange, 1)
+	got, err := read(t, client(t, n, ""), everything())
+	require.NoError(t, err)
+	require.Equal(t, logged(t, n, func(*simnet.Entry) bool { return true }), got)
+	require.Equal(t, 1, n.ArchiveFired()[simnet.OtherRange])
+
+	got, err = read(t, client(t, network(t, simnet.Archive{NoRanges: true}), ""), everything())
+	require.ErrorContains(t, err, "does not send the requested range of bytes")
+	require.Empty(t, got)
+}
+
 // TestRewrittenSegmentIsPlannedAgain shows that a plan is not mixed with a later generation of a
 // segment.
 func TestRewrittenSegmentIsPlannedAgain(t *testing.T) {

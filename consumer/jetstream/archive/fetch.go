@@ -66,6 +66,10 @@ func final(err error) bool {
 	return errors.Is(err, ErrChanged)
 }
 
+// errRange means that a server, or a proxy in front of it, ignores which bytes of a file are requested.
+var errRange = errors.New("the server does not send the requested range of bytes: archives need one that does, and another server of " +
+	"WEIR_JETSTREAM may")
+
 // repeat calls f until it succeeds, with growing waits.
 func (c *Client) repeat(ctx context.Context, f func(context.Context) error) error {
 	wait := c.cfg.Retry
@@ -131,6 +135,9 @@ func (c *Client) request(ctx context.Context, s server, r request) (response, er
 	case resp.StatusCode == http.StatusOK && want == http.StatusPartialContent && r.tag != "" && tag != r.tag,
 		r.tag != "" && tag != "" && tag != r.tag && resp.StatusCode == want:
 		return response{}, fmt.Errorf("%s: %w", r.method, ErrChanged)
+	case want == http.StatusPartialContent && resp.StatusCode == http.StatusOK,
+		want == resp.StatusCode && r.last > 0 && !strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", r.first)):
+		return response{}, fmt.Errorf("%s: %w", r.method, errRange)
 	case resp.StatusCode != want:
 		return response{}, refusal(r.method, resp)
 	}

@@ -326,10 +326,13 @@ func (n *Net) getBlock(w http.ResponseWriter, r *http.Request, segments []*archi
 
 func (n *Net) serveArchived(w http.ResponseWriter, r *http.Request, endpoint, tag string, data []byte) error {
 	fault := n.archive.spoil(endpoint)
-	if fault == BlockAbsent {
+	switch fault {
+	case "":
+	case BlockAbsent:
 		return notFound("BlockNotFound")
-	}
-	if fault != "" {
+	case OtherRange:
+		r.Header.Set("Range", "bytes=16-")
+	default:
 		data = fault.apply(data, n.archive.encoder)
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")

@@ -22,6 +22,7 @@ const (
 	OtherBlock   ArchiveFault = "other-block"   // a block whose rows are of other numbers
 	Bomb         ArchiveFault = "bomb"          // a small frame of 4 MiB
 	BlockAbsent  ArchiveFault = "block-absent"  // the block is missing
+	OtherRange   ArchiveFault = "other-range"   // of a segment: other bytes than the requested ones
 )
 
 // BlockFaults returns the faults of blocks.
