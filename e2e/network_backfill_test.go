@@ -117,6 +117,66 @@ func TestGapOfTheWholeNetworkIsReadFromTheArchive(t *testing.T) {
 	}
 }
 
+// TestGapClosesThoughNobodyWrites loses half an hour of the whole network. The archive misses a block for a while,
+// which is requested again after seconds. Nobody writes after the stream has resumed, so the archive never has
+// anything later than the gap. The gap closes when the end of it is sealed, and not before.
+//
+// The test fails if a gap needs something later in the archive, or if it closes before its end is sealed.
+func TestGapClosesThoughNobodyWrites(t *testing.T) {
+	t.Parallel()
+	n := archivedNetwork(t, 300, time.Hour)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	env := append(reads(n, database), "WEIR_JETSTREAM_KEY=the archive's key", "WEIR_API_INTERVAL=1ms", "WEIR_QUIET_AFTER=1s")
+	first := start(t, env, "serve")
+	readsAll(t, pool, n)
+	first.kill()
+	for i := range 6 {
+		n.Travel(time.Duration(5*i-50) * time.Minute)
+		n.Play(100)
+	}
+	require.NoError(t, n.Do(simnet.TooOld))
+	n.SpoilBlocks(simnet.BlockAbsent, 15) // five times the three that are requested at once
+	second := start(t, env, "serve")
+	rescued(t, pool, first)
+	eventually.True(t, func() bool { return len(n.FilterSizes()) > 1 }, 20*time.Millisecond)
+	n.Travel(-5 * time.Minute)
+	n.Play(300) // the gap ends here
+	eventually.True(t, func() bool {
+		return count(t, pool, `
+			SELECT count(*) FROM network_backfills AS b JOIN river_job AS j ON j.kind = 'backfill_network'
+			WHERE b.problem LIKE '%BlockNotFound%' AND b.unread_since IS NOT NULL AND j.scheduled_at < now() + interval '10 s'`) == 1
+	}, 20*time.Millisecond, "%s", &second.stderr)
+	page := measured(t, second.opsURL(t), "")
+	require.Contains(t, page, "\nweir_network_backfills_open 1\n")
+	require.Regexp(t, `\nweir_network_backfill_left_seconds [1-9]`, page)
+	require.Regexp(t, `\nweir_network_backfill_unread_seconds [0-9.]*[1-9]`, page)
+	eventually.True(t, func() bool {
+		return count(t, pool, `
+			SELECT count(*) FROM network_backfills
+			WHERE problem LIKE 'the newest events%' AND unread_since IS NULL AND events > 0 AND completed_at IS NULL`) == 1
+	}, 20*time.Millisecond, "%s", &second.stderr)
+	readsAll(t, pool, n)
+	eventually.True(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM streams WHERE caught_up_at > now() - interval '1 min'`) == 1
+	},
+		20*time.Millisecond, "%s", &second.stderr)
+	planned := len(n.Calls("network.bsky.jetstream.listSegments"))
+	eventually.True(t, func() bool { // it has been tried since, to its end
+		backfillsDue(t, pool)
+		return len(n.Calls("network.bsky.jetstream.listSegments")) > planned+1
+	}, 20*time.Millisecond)
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "its end is not sealed")
+	n.SealArchive()
+	eventually.True(t, func() bool {
+		backfillsDue(t, pool)
+		return count(t, pool, `
+			SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND how_closed LIKE 'the interval was read from the archive of 127.0.0.1:%'`) == 1
+	}, 100*time.Millisecond, "%s", &second.stderr)
+	equalsLog(t, pool, n)
+	require.Contains(t, measured(t, second.opsURL(t), ""), "\nweir_network_backfills_open 0\n")
+}
+
 // TestEmptyDatabaseIsFilledWithThePast reads live events into an empty database, and what the archive
 // has of the past behind them. What was deleted or edited meanwhile stays so.
 //

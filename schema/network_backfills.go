@@ -11,19 +11,24 @@ import (
 
 // NetworkBackfill is an interval that is read from the archive of a Jetstream server.
 type NetworkBackfill struct {
-	ID          int64
-	Gap         *int64 // nil: it was requested
-	From, To    time.Time
-	Collections []string // none: all that are stored
-	RequestedAt time.Time
-	ReadTo      *time.Time // nil: nothing was read
-	Host        string     // of the archive
-	Events      int64
-	Records     int64
-	Problem     string
-	Complete    bool
-	Cancelled   bool
+	ID          int64      `json:"id"`
+	Gap         *int64     `json:"gap"`  // nil: it was requested
+	From        time.Time  `json:"from"` // the interval
+	To          time.Time  `json:"to"`
+	Collections []string   `json:"collections"` // none: all that are stored
+	RequestedAt time.Time  `json:"requested_at"`
+	ReadTo      *time.Time `json:"read_to"`      // nil: nothing was read
+	Host        string     `json:"host"`         // of the archive
+	Events      int64      `json:"events"`       // that were read
+	Records     int64      `json:"records"`      // that they changed
+	Problem     string     `json:"problem"`      // why nothing is read for now
+	UnreadSince *time.Time `json:"unread_since"` // nil: the archive could be read
+	Complete    bool       `json:"complete"`
+	Cancelled   bool       `json:"cancelled"`
 }
+
+// Open reports whether the backfill goes on.
+func (b *NetworkBackfill) Open() bool { return !b.Complete && !b.Cancelled }
 
 // Rest returns where the rest of the interval begins.
 func (b *NetworkBackfill) Rest() time.Time {
@@ -35,7 +40,7 @@ func (b *NetworkBackfill) Rest() time.Time {
 
 const networkBackfill = `
 SELECT id, gap_id AS gap, from_at AS "from", to_at AS "to", collections, requested_at, read_to, host, events, records, problem,
-       completed_at IS NOT NULL AS complete, cancelled_at IS NOT NULL AS cancelled
+       unread_since, completed_at IS NOT NULL AS complete, cancelled_at IS NOT NULL AS cancelled
 FROM network_backfills`
 
 // FindNetworkBackfill returns a backfill. Its error wraps ErrNoRows if there is none.
@@ -55,12 +60,12 @@ func RequestNetworkBackfill(ctx context.Context, db DB, back time.Duration, coll
 	return One(ctx, db, "request a network backfill", pgx.RowTo[int64], `SELECT enqueue_network_backfill($1, $2)`, back, collections)
 }
 
-// NetworkBackfills lists the latest backfills, the last one first.
+// NetworkBackfills lists the open backfills and those of the last week, the last one first.
 func NetworkBackfills(ctx context.Context, db DB) ([]NetworkBackfill, error) {
 	return All(ctx, db, "read the network backfills", pgx.RowToStructByNameLax[NetworkBackfill], networkBackfill+`
 WHERE requested_at > now() - interval '7 days' OR completed_at IS NULL AND cancelled_at IS NULL
-ORDER BY id DESC
-LIMIT 20`)
+ORDER BY completed_at IS NULL AND cancelled_at IS NULL DESC, id DESC
+LIMIT 100`)
 }
 
 // BackfillGap adds the backfill of a gap, if the gap is open and has none. margin is added on both
@@ -118,7 +123,8 @@ WHERE g.id = $1 AND g.closed_at IS NULL AND g.from_at < $2 AND g.to_at > $2 AND 
 		}
 		const sql = `
 UPDATE network_backfills
-SET read_to = greatest(read_to, least($2, to_at)), host = $3, events = events + $4, records = records + $5, problem = ''
+SET read_to = greatest(read_to, least($2, to_at)), host = $3, events = events + $4, records = records + $5, problem = '',
+    unread_since = CASE WHEN $2 <= read_to THEN unread_since END
 WHERE id = $1`
 		if _, err := tx.Exec(ctx, sql, b.ID, p.ReadTo, p.Host, p.Events, p.Records); err != nil {
 			return fmt.Errorf("move the network backfill %d: %w", b.ID, err)
@@ -130,13 +136,31 @@ WHERE id = $1`
 // SetNetworkBackfillProblem stores why nothing is read.
 func SetNetworkBackfillProblem(ctx context.Context, db DB, id int64, problem string) error {
 	return Exec(ctx, db, fmt.Sprintf("store the problem of network backfill %d", id),
-		`UPDATE network_backfills SET problem = $2 WHERE id = $1 AND problem <> $2`, id, problem)
+		`UPDATE network_backfills SET problem = $2, unread_since = NULL WHERE id = $1 AND problem <> $2`, id, problem)
+}
+
+// FailNetworkBackfill stores why the archive cannot be read, and returns how long that has been so.
+func FailNetworkBackfill(ctx context.Context, db DB, id int64, problem string) (time.Duration, error) {
+	const sql = `
+UPDATE network_backfills SET problem = $2, unread_since = coalesce(unread_since, now()) WHERE id = $1 RETURNING now() - unread_since`
+	return One(ctx, db, fmt.Sprintf("store why network backfill %d reads nothing", id), pgx.RowTo[time.Duration], sql, id, Text(problem))
+}
+
+// GapSealed reports whether an archive that is sealed up to a time has everything of the gap of a
+// backfill. That is so if the stream is read from the host of the archive, its last event came after
+// the gap and is sealed, and nothing has been unread since, not even where clocks differ.
+func GapSealed(ctx context.Context, db DB, b NetworkBackfill, host string, sealed time.Time) (bool, error) {
+	const sql = `
+SELECT EXISTS (
+    SELECT FROM gaps AS g JOIN streams AS s ON s.name = g.stream
+    WHERE g.id = $1 AND s.host = $2 AND s.last_event_at BETWEEN g.to_at AND $3 AND s.caught_up_at > $4)`
+	return One(ctx, db, "read whether a gap is sealed", pgx.RowTo[bool], sql, b.Gap, host, sealed, b.To)
 }
 
 // GiveUpNetworkBackfill cancels the backfill of a gap.
 func GiveUpNetworkBackfill(ctx context.Context, tx pgx.Tx, id int64, problem string) error {
 	return Exec(ctx, tx, fmt.Sprintf("give up the network backfill %d", id),
-		`UPDATE network_backfills SET cancelled_at = now(), problem = $2 WHERE id = $1`, id, problem)
+		`UPDATE network_backfills SET cancelled_at = now(), problem = $2 WHERE id = $1`, id, Text(problem))
 }
 
 // EndNetworkBackfill completes a backfill, and closes its gap. If the archive begins later than the

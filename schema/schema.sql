@@ -771,6 +771,7 @@ CREATE TABLE network_backfills (
     events bigint DEFAULT 0 NOT NULL, -- How many events have been read. A repeated job counts some of them twice.
     records bigint DEFAULT 0 NOT NULL, -- How many records they changed.
     problem text DEFAULT ''::text NOT NULL, -- Why nothing is read for now. Of a completed one, why it is not complete.
+    unread_since timestamp with time zone, -- Since when the archive could not be read: the next attempt comes after as long again. NULL: it could be read.
     completed_at timestamp with time zone,
     cancelled_at timestamp with time zone,
     CONSTRAINT network_backfills_pkey PRIMARY KEY (id),

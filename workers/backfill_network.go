@@ -48,10 +48,11 @@ var (
 )
 
 const (
-	archiveMargin   = time.Minute      // by which the clocks and delays of two servers differ
-	archiveUnsealed = time.Minute      // until an archive may have sealed more
-	archiveFailed   = 10 * time.Minute // until an archive that cannot be read is tried again
-	archivePause    = 5 * time.Second  // until the stream may have advanced, or queues are shorter
+	archiveMargin   = time.Minute     // by which the clocks and delays of two servers differ
+	archiveUnsealed = time.Minute     // until an archive may have sealed more
+	archiveFailed   = 5 * time.Second // until an archive that cannot be read is tried again, at first
+	archiveBroken   = time.Hour       // the same at most
+	archivePause    = 5 * time.Second // until the stream may have advanced, or queues are shorter
 )
 
 // BackfillNetwork reads an interval from an archive, oldest events first, while it has time, and
@@ -110,7 +111,13 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 		JobLog(ctx, w.log).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
 		return w.unread(ctx, job, b, err)
 	case !plan.Sealed.After(b.To):
-		return w.wait(ctx, b, "the newest events are not in the archive yet", archiveUnsealed)
+		sealed, err := schema.GapSealed(ctx, w.pool, b, plan.Host, plan.Sealed)
+		if err != nil {
+			return err
+		}
+		if !sealed {
+			return w.wait(ctx, b, "the newest events are not in the archive yet", archiveUnsealed)
+		}
 	}
 	return w.end(ctx, job, b, plan)
 }
@@ -152,14 +159,19 @@ func (w *BackfillNetwork) wait(ctx context.Context, b schema.NetworkBackfill, pr
 	return Snooze(wait)
 }
 
-// unread tries again later. If there is another way to close the gap, it gives up instead.
+// unread tries again after as long as nothing could be read. If there is another way to close the
+// gap, it gives up instead.
 func (w *BackfillNetwork) unread(ctx context.Context, job *river.Job[jobs.BackfillNetwork], b schema.NetworkBackfill, cause error) error {
 	everyone, err := schema.FollowsEveryone(ctx, w.pool)
 	switch {
 	case err != nil:
 		return err
 	case everyone || b.Gap == nil:
-		return w.wait(ctx, b, cause.Error(), archiveFailed)
+		age, err := schema.FailNetworkBackfill(ctx, w.pool, b.ID, cause.Error())
+		if err != nil {
+			return err
+		}
+		return Snooze(min(max(age, archiveFailed), archiveBroken))
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.GiveUpNetworkBackfill(ctx, tx, b.ID, cause.Error()); err != nil {

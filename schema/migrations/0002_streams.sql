@@ -125,6 +125,7 @@ CREATE TABLE network_backfills (
     events       bigint      NOT NULL DEFAULT 0,
     records      bigint      NOT NULL DEFAULT 0,
     problem      text        NOT NULL DEFAULT '',
+    unread_since timestamptz,
     completed_at timestamptz,
     cancelled_at timestamptz,
     CHECK (to_at > from_at)
@@ -139,6 +140,7 @@ COMMENT ON COLUMN network_backfills.read_to IS 'All events before this time are 
 COMMENT ON COLUMN network_backfills.events IS 'How many events have been read. A repeated job counts some of them twice.';
 COMMENT ON COLUMN network_backfills.records IS 'How many records they changed.';
 COMMENT ON COLUMN network_backfills.problem IS 'Why nothing is read for now. Of a completed one, why it is not complete.';
+COMMENT ON COLUMN network_backfills.unread_since IS 'Since when the archive could not be read: the next attempt comes after as long again. NULL: it could be read.';
 
 CREATE FUNCTION enqueue_network_backfill(back interval DEFAULT '24 hours', collections text[] DEFAULT '{}') RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE

@@ -85,10 +85,15 @@ var (
 	historyAccount = desc("history_accounts",
 		"Accounts of the histories of collections, by state: waiting, done, unread (cannot be read for now) and limited (of done, those that "+
 			"reached the limit of an account).", "collection", "state")
-	historyRecords = desc("history_records", "Records of the accounts that the history of a collection has read.", "collection")
-	databaseBytes  = desc("database_bytes", "The size of the database on disk.")
-	tableBytes     = desc("table_bytes", "The size of a table on disk, with its indexes and partitions.", "table")
-	tableDeadRows  = desc("table_dead_rows",
+	historyRecords   = desc("history_records", "Records of the accounts that the history of a collection has read.", "collection")
+	networkBackfills = desc("network_backfills_open",
+		"Intervals, of gaps or on request, that are being read from the archive of a server.")
+	networkLeft   = desc("network_backfill_left_seconds", "The total length of what is still to be read of these intervals.")
+	networkUnread = desc("network_backfill_unread_seconds",
+		"How long the archive could not be read, of the interval for which that is longest. Expect zero.")
+	databaseBytes = desc("database_bytes", "The size of the database on disk.")
+	tableBytes    = desc("table_bytes", "The size of a table on disk, with its indexes and partitions.", "table")
+	tableDeadRows = desc("table_dead_rows",
 		"Dead rows of a table that wait for vacuum. If they only grow, a transaction holds an old snapshot open.", "table")
 	auditAge      = desc("audit_age_seconds", "Time since the last audit ended or, before the first, since one was possible.")
 	auditScore    = desc("audit_score", "The share of the audited posts that match their authors' repositories. Expect one.")
@@ -166,6 +171,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(desynchronized, float64(r.Desynchronized))
 	sendHistories(r, gauge)
+	sendNetworkBackfills(r, gauge)
 	gauge(databaseBytes, float64(r.DatabaseBytes))
 	sendAudit(r, gauge)
 	for _, f := range c.features {
@@ -212,6 +218,24 @@ func sendHistories(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 		gauge(historyAccount, float64(h.Limited), h.Collection, "limited")
 		gauge(historyRecords, float64(h.Records), h.Collection)
 	}
+}
+
+// sendNetworkBackfills exports how far archives of the network have been read.
+func sendNetworkBackfills(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
+	var open int
+	var left, unread time.Duration
+	for _, b := range r.NetworkBackfills {
+		if b.Open() {
+			open++
+			left += b.To.Sub(b.Rest())
+			if b.UnreadSince != nil {
+				unread = max(unread, r.at.Sub(*b.UnreadSince))
+			}
+		}
+	}
+	gauge(networkBackfills, float64(open))
+	gauge(networkLeft, left.Seconds())
+	gauge(networkUnread, unread.Seconds())
 }
 
 // sendAudit exports the result of the last audit.

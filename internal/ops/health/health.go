@@ -103,7 +103,8 @@ type Report struct {
 	Desynchronized        int64                   `json:"desynchronized_accounts"` // accounts that must be compared with their repositories
 	DatabaseBytes         int64                   `json:"database_bytes"`
 
-	Histories []history.History `json:"histories"` // of collections: how far their past has been read
+	Histories        []history.History        `json:"histories"`         // of collections: how far their past has been read
+	NetworkBackfills []schema.NetworkBackfill `json:"network_backfills"` // from the archives of servers: open, or of the last week
 
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
@@ -178,6 +179,9 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits, featu
 		return Report{}, err
 	}
 	if r.Histories, err = history.Histories(ctx, db); err != nil {
+		return Report{}, err
+	}
+	if r.NetworkBackfills, err = schema.NetworkBackfills(ctx, db); err != nil {
 		return Report{}, err
 	}
 	for _, f := range features {
