@@ -103,6 +103,7 @@ type ResyncState struct {
 	Status   string        // of the account
 	Watched  bool          // the account is followed
 	Everyone bool          // the whole network is followed
+	Sought   string        // the revision that a mirror's copy must have; later than all if it is unknown
 }
 
 // BeginResync begins a resync of an account if it is due and active, and fewer than perHour
@@ -113,7 +114,7 @@ func BeginResync(ctx context.Context, db DB, did string, perHour int, again time
 	const sql = `
 WITH begun AS (
     UPDATE resyncs
-    SET begun_at = now(), wanted = '', due_at = now() + $3::interval
+    SET begun_at = now(), sought = greatest(sought, wanted), wanted = '', due_at = now() + $3::interval
     WHERE did = $1 AND desynchronized_at IS NOT NULL AND due_at <= now() AND (problem = '' OR $4)
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = $1 AND a.status <> 'active')
       AND (SELECT count(*) FROM (SELECT FROM resyncs WHERE begun_at > now() - interval '1 hour' LIMIT $2) AS recent) < $2
@@ -125,7 +126,8 @@ SELECT EXISTS (SELECT FROM begun)                                               
        r.problem <> ''                                                           AS failed,
        coalesce((SELECT a.status FROM accounts AS a WHERE a.did = $1), 'active') AS status,
        EXISTS (SELECT FROM watch_members AS w WHERE w.did = $1)                  AS watched,
-       NOT EXISTS (SELECT FROM watches)                                          AS everyone
+       NOT EXISTS (SELECT FROM watches)                                          AS everyone,
+       greatest(r.sought, r.wanted)                                              AS sought
 FROM resyncs AS r
 WHERE r.did = $1 AND r.desynchronized_at IS NOT NULL`
 	return One(ctx, db, "begin the resync of "+did, pgx.RowToStructByPos[ResyncState], sql, did, perHour, again, failed)
@@ -175,6 +177,7 @@ func EndResync(ctx context.Context, tx pgx.Tx, did string, r ResyncResult) (agai
 UPDATE resyncs
 SET desynchronized_at = CASE WHEN wanted > $2 THEN desynchronized_at END,
     synchronized_at   = now(),
+    sought            = '',
     rev               = greatest(rev, $2),
     unchanged         = CASE WHEN $3 THEN 0 ELSE unchanged + 1 END,
     due_at            = now() + CASE WHEN $3 THEN $4::interval ELSE least($5::interval * 2 ^ least(unchanged, 10), interval '1 day') END,

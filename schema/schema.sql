@@ -1033,6 +1033,7 @@ CREATE TABLE resyncs (
     desynchronized_at timestamp with time zone, -- Since when its records may differ. NULL: they were compared with the repository.
     cause text NOT NULL, -- Why they may differ.
     wanted text COLLATE "C" NOT NULL, -- The highest revision that could not be verified since the last resync began. Empty: none; zzzzzzzzzzzzz: it is unknown.
+    sought text COLLATE "C" DEFAULT ''::text NOT NULL, -- The highest revision that resyncs which have begun, and have not ended, look for, in the form of wanted. A mirror's copy must have it.
     requested_at timestamp with time zone NOT NULL, -- When a job was last added for it.
     due_at timestamp with time zone NOT NULL, -- The next resync does not begin earlier. Resyncs that find nothing make it later, up to a day: whoever sends forgeries cannot have the repository fetched as often as he likes.
     begun_at timestamp with time zone, -- When the last resync began.

@@ -118,6 +118,8 @@ type pastReader struct {
 	limited limited
 	names   map[string][]string // by history: the collections in which the account may have records
 	copied  Repository          // nil: the account's server lists the records
+	rev     string              // before anything was listed; empty: not read
+	dead    bool                // the account's server cannot list anything
 }
 
 // errPatience ends an attempt that has used its time. The attempt has not failed.
@@ -129,7 +131,8 @@ func (h *pastReader) open(ctx context.Context, histories []history.Account) (rel
 	fresh := 0
 	h.names, release = map[string][]string{}, func() {}
 	if h.api.Mirrored() && h.read != nil {
-		if _, err := h.api.LatestRev(ctx, h.did); err != nil && bluesky.Classify(err) == bluesky.Transient { // its server cannot list anything
+		if err := h.latest(ctx); err != nil && bluesky.Classify(err) == bluesky.Transient {
+			h.dead = true
 			if release, err = h.copy(ctx); err != nil {
 				return nil, err
 			}
@@ -167,10 +170,8 @@ func (h *pastReader) collections(ctx context.Context, of string) ([]string, erro
 // copy fetches the repository, which the account must have signed. If there is no copy,
 // the records are listed from the server.
 func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
-	select {
-	case h.memory <- struct{}{}:
-	default: // another account uses the memory
-		return func() {}, nil
+	if taken, err := h.takeMemory(ctx); !taken {
+		return func() {}, err
 	}
 	defer func() {
 		if h.copied == nil {
@@ -187,16 +188,38 @@ func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
 	}
 	fetching, cancel := context.WithTimeout(ctx, h.patience/2)
 	defer cancel()
-	car, err := h.api.Repository(fetching, h.did)
+	var copied Repository
+	err = h.api.Repository(fetching, h.did, func(_ string, car []byte) (err error) {
+		copied, err = verified(h.read, car, h.did, key)
+		return err
+	})
+	if _, unverified := errors.AsType[*unverifiedError](err); unverified || err != nil && h.dead {
+		return nil, err
+	}
 	if err != nil { // the repository is too large, the server is too slow, or it does not export repositories
 		return nil, nil
 	}
-	copied, err := h.read(car, h.did, key)
-	if err != nil {
-		return nil, &unverifiedError{err}
-	}
 	h.copied, h.limited.listing = copied, exported{copied}
 	return func() { <-h.memory }, nil
+}
+
+// takeMemory takes the token of the repository in memory. If another account has it, an account that can be listed
+// instead does without, and one whose server is dead waits.
+func (h *pastReader) takeMemory(ctx context.Context) (taken bool, err error) {
+	select {
+	case h.memory <- struct{}{}:
+		return true, nil
+	default:
+	}
+	if !h.dead {
+		return false, nil
+	}
+	select {
+	case h.memory <- struct{}{}:
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 }
 
 // fill reads the collections of one history from the stored position on.
@@ -245,7 +268,16 @@ func (h *pastReader) begin(ctx context.Context, at *repositoryPlace) (err error)
 		at.Rev = h.copied.Rev()
 		return nil
 	}
-	at.Rev, err = h.api.LatestRev(ctx, h.did)
+	err = h.latest(ctx)
+	at.Rev = h.rev
+	return err
+}
+
+// latest reads the account's revision, once: what changes afterwards has a later one.
+func (h *pastReader) latest(ctx context.Context) (err error) {
+	if h.rev == "" {
+		h.rev, err = h.api.LatestRev(ctx, h.did)
+	}
 	return err
 }
 

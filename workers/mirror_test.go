@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,28 +17,41 @@ import (
 )
 
 // TestMirrorStandsInForADeadServer reads a history, and then repairs an account, whose own server answers nothing:
-// the second mirror has copies. A copy that the account has not signed is not stored.
+// the last mirror has copies, and the one before it has outdated ones, or those of another account. A copy that the
+// account has not signed is not stored. What was missed is known in spite of failed attempts, and only a copy that has
+// it ends a resync.
 func TestMirrorStandsInForADeadServer(t *testing.T) {
 	t.Parallel()
 	const getRepo = "com.atproto.sync.getRepo"
-	copies := map[string][]byte{}
-	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		car, there := copies[r.URL.Query().Get("did")]
-		if !there || !strings.HasSuffix(r.URL.Path, getRepo) {
-			w.WriteHeader(http.StatusNotFound)
-			return
+	var mu sync.Mutex
+	mirror := func() (url string, set func(did string, car []byte)) {
+		copies := map[string][]byte{}
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			car, there := copies[r.URL.Query().Get("did")]
+			mu.Unlock()
+			if !there || !strings.HasSuffix(r.URL.Path, getRepo) {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			w.Header().Set("Content-Type", "application/vnd.ipld.car")
+			w.Write(car) // the client may disconnect
+		}))
+		t.Cleanup(s.Close)
+		return s.URL, func(did string, car []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			copies[did] = car
 		}
-		w.Header().Set("Content-Type", "application/vnd.ipld.car")
-		w.Write(car) // the client may disconnect
-	}))
-	t.Cleanup(mirror.Close)
+	}
+	bad, setBad := mirror()
+	good, setGood := mirror()
 	r := filling(t, func(c *Config) {
-		c.Backfill = 1 // one copy at a time is in memory; an account that finds it used is read again a minute later
 		c.Resync = ResyncLimits{Useful: time.Millisecond, Useless: time.Millisecond}
 		own := c.Bluesky.Relays()[0]
 		var err error
 		c.Bluesky, err = bluesky.New(bluesky.Config{
-			AppView: own, Directory: own, Relays: []string{own}, Mirrors: []string{"http://127.0.0.1:1", mirror.URL}, Logger: c.Logger,
+			AppView: own, Directory: own, Relays: []string{own}, Mirrors: []string{"http://127.0.0.1:1", bad, good}, Logger: c.Logger,
 			Retries: []time.Duration{},
 		})
 		require.NoError(t, err)
@@ -57,8 +71,11 @@ func TestMirrorStandsInForADeadServer(t *testing.T) {
 		r.puts(did, persona, old(i), "p")
 		r.puts(forged, persona, old(i), "p")
 	}
-	copies[did] = kept(did)
-	copies[forged] = copies[did]
+	other := kept(r.net.Accounts()[2].DID)
+	setBad(did, other)
+	setGood(did, kept(did))
+	setBad(forged, other)
+	setGood(forged, other)
 	die := func() {
 		t.Helper()
 		for _, call := range []string{
@@ -75,10 +92,38 @@ func TestMirrorStandsInForADeadServer(t *testing.T) {
 
 	r.net.ClearCallFaults()
 	r.follows(did)
+	r.puts(did, persona, "first", "p")
+	setBad(did, kept(did))
+	setGood(did, kept(did))
+	missed := revNow()
 	r.puts(did, persona, "self", "p")
-	copies[did] = kept(did)
+	latest := kept(did)
 	die()
-	require.Equal(t, 1, r.refuses(did, ""))
+	require.Equal(t, 1, r.refuses(did, missed))
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem <> ''`) // no mirror has it yet
+	require.Zero(t, r.count(`SELECT count(*) FROM records_other WHERE did = $1 AND rkey = 'self'`, did))
+	setGood(did, latest)
 	r.synchronized()
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM records_other WHERE did = $1 AND rkey = 'self'`, did))
+
+	require.Equal(t, 1, r.refuses(did, "")) // nobody knows what was missed, so only the account's own server does
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem <> ''`)
+	r.net.ClearCallFaults()
+	r.synchronized()
+}
+
+// TestRevisionIsReadOnce shows that a history with mirrors asks a server that responds for the revision once.
+func TestRevisionIsReadOnce(t *testing.T) {
+	t.Parallel()
+	r := filling(t, func(c *Config) {
+		own := c.Bluesky.Relays()[0]
+		var err error
+		c.Bluesky, err = bluesky.New(bluesky.Config{
+			AppView: own, Directory: own, Relays: []string{own}, Mirrors: []string{"http://127.0.0.1:1"}, Logger: c.Logger, Retries: []time.Duration{},
+		})
+		require.NoError(t, err)
+	})
+	r.puts(r.net.Accounts()[0].DID, persona, old(0), "p")
+	require.EqualValues(t, 1, r.fills(persona).Done)
+	require.Len(t, r.net.Calls("com.atproto.sync.getLatestCommit"), 1)
 }

@@ -150,7 +150,7 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	}
 	timed, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	faults, err := w.resync(timed, did, &result)
+	faults, err := w.resync(timed, did, state.Sought, &result)
 	if err != nil && timed.Err() != nil && ctx.Err() == nil {
 		err = &unverifiedError{fmt.Errorf("the comparison did not end within %s: %w", within.Round(time.Second), err)}
 	}
@@ -222,13 +222,13 @@ func (e *unverifiedError) Unwrap() error { return e.error }
 
 // resync makes the stored records equal to the repository. It stores the repository's
 // commit in r, and returns how many records differed.
-func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncResult) (faults int, err error) {
+func (w *ResyncRepo) resync(ctx context.Context, did, sought string, r *schema.ResyncResult) (faults int, err error) {
 	since, err := w.since(ctx, did)
 	if err != nil {
 		return 0, err
 	}
 	repo := &repository{pool: w.pool, did: did, stored: w.stored, projections: w.projections, fetched: w.fetched}
-	if repo.api, err = w.fetch(ctx, did, r); err != nil {
+	if repo.api, err = w.fetch(ctx, did, sought, r); err != nil {
 		return 0, err
 	}
 	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // retention uses this clock
@@ -324,13 +324,21 @@ func (w *ResyncRepo) since(ctx context.Context, did string) (time.Time, error) {
 }
 
 // fetch returns the listing of a repository, and stores its commit in r. It lists the
-// verified copy or, if the repository is too large for one, the account's own server.
-func (w *ResyncRepo) fetch(ctx context.Context, did string, r *schema.ResyncResult) (listing, error) {
+// verified copy or, if the repository is too large for one, the account's own server. The copy
+// of a mirror must have the revision that is sought.
+func (w *ResyncRepo) fetch(ctx context.Context, did, sought string, r *schema.ResyncResult) (listing, error) {
 	key, err := w.api.SigningKey(ctx, did)
 	if err != nil {
 		return nil, err
 	}
-	car, err := w.api.Repository(ctx, did)
+	var copied Repository
+	err = w.api.Repository(ctx, did, func(mirror string, car []byte) (err error) {
+		copied, err = verified(w.read, car, did, key)
+		if err == nil && mirror != "" && copied.Rev() < sought {
+			err = errors.New("its copy has revision " + copied.Rev() + ", which may be outdated")
+		}
+		return err
+	})
 	if errors.Is(err, bluesky.ErrTooLong) {
 		r.Rev, err = w.api.LatestRev(ctx, did)
 		return w.api, err
@@ -338,12 +346,17 @@ func (w *ResyncRepo) fetch(ctx context.Context, did string, r *schema.ResyncResu
 	if err != nil {
 		return nil, err
 	}
-	copied, err := w.read(car, did, key)
+	r.Rev, r.Data = copied.Rev(), copied.Data()
+	return exported{copied}, nil
+}
+
+// verified reads a repository. Its error is an unverifiedError.
+func verified(read ReadRepository, car []byte, did string, key atcrypto.PublicKey) (Repository, error) {
+	copied, err := read(car, did, key)
 	if err != nil {
 		return nil, &unverifiedError{err}
 	}
-	r.Rev, r.Data = copied.Rev(), copied.Data()
-	return exported{copied}, nil
+	return copied, nil
 }
 
 // finish ends the job of an account that is synchronized. A process that marks the account

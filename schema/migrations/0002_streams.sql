@@ -178,6 +178,7 @@ CREATE TABLE resyncs (
     desynchronized_at timestamptz,
     cause             text             NOT NULL,
     wanted            text COLLATE "C" NOT NULL,
+    sought            text COLLATE "C" NOT NULL DEFAULT '',
     requested_at      timestamptz      NOT NULL,
     due_at            timestamptz      NOT NULL,
     begun_at          timestamptz,
@@ -194,6 +195,7 @@ COMMENT ON TABLE  resyncs IS 'Accounts whose stored records may differ from thei
 COMMENT ON COLUMN resyncs.desynchronized_at IS 'Since when its records may differ. NULL: they were compared with the repository.';
 COMMENT ON COLUMN resyncs.cause IS 'Why they may differ.';
 COMMENT ON COLUMN resyncs.wanted IS 'The highest revision that could not be verified since the last resync began. Empty: none; zzzzzzzzzzzzz: it is unknown.';
+COMMENT ON COLUMN resyncs.sought IS 'The highest revision that resyncs which have begun, and have not ended, look for, in the form of wanted. A mirror''s copy must have it.';
 COMMENT ON COLUMN resyncs.requested_at IS 'When a job was last added for it.';
 COMMENT ON COLUMN resyncs.due_at IS 'The next resync does not begin earlier. Resyncs that find nothing make it later, up to a day: whoever sends forgeries cannot have the repository fetched as often as he likes.';
 COMMENT ON COLUMN resyncs.begun_at IS 'When the last resync began.';

@@ -29,26 +29,35 @@ var ErrTooLong = errors.New("the repository is too long")
 // Mirrored reports whether there are mirrors.
 func (c *Client) Mirrored() bool { return len(c.mirrors) > 0 }
 
-// Repository returns an account's repository as a CAR, from its own PDS or, if that does
-// not respond, from a mirror, which may lag. It does not check the content.
-func (c *Client) Repository(ctx context.Context, did string) (car []byte, err error) {
+// Repository fetches an account's repository and calls read with it as a CAR, from its own PDS or, if
+// that does not respond, from one mirror after the other, named by its URL, until read accepts a copy,
+// which may lag. If none is accepted, the error is that of the PDS.
+func (c *Client) Repository(ctx context.Context, did string, read func(mirror string, car []byte) error) error {
 	r := request{call: getRepo, method: http.MethodGet, path: xrpcPath(getRepo, url.Values{"did": {did}}), car: true}
+	var car []byte
 	r.read = func(body []byte) error {
 		car = body
 		return nil
 	}
-	err = c.queryPDS(ctx, did, r)
-	for _, mirror := range c.mirrors {
-		if err == nil || Classify(err) != Transient || ctx.Err() != nil {
+	err := c.queryPDS(ctx, did, r)
+	if err == nil {
+		return read("", car)
+	}
+	for _, r.origin = range c.mirrors {
+		if Classify(err) != Transient || ctx.Err() != nil {
 			break
 		}
-		r.origin = mirror
-		if failed := c.do(ctx, r); failed == nil {
-			c.log.Info("mirror_used", "did", did, "mirror", mirror, "error", err)
-			err = nil
+		failed := c.do(ctx, r)
+		if failed == nil {
+			failed = read(r.origin, car)
 		}
+		if failed == nil {
+			c.log.Info("mirror_used", "did", did, "mirror", r.origin, "error", err)
+			return nil
+		}
+		c.log.Info("mirror_failed", "did", did, "mirror", r.origin, "error", failed)
 	}
-	return car, err
+	return err
 }
 
 // RecordProof returns the proof that an account's repository contains a record, from its

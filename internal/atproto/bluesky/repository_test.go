@@ -34,14 +34,19 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 		}
 	})
 	c := newClient(t, base, func(cfg *bluesky.Config) { cfg.Timeout = time.Minute })
-	got, err := c.Repository(t.Context(), alice)
-	require.NoError(t, err)
+	var got []byte
+	take := func(mirror string, car []byte) error {
+		require.Empty(t, mirror)
+		got = car
+		return nil
+	}
+	require.NoError(t, c.Repository(t.Context(), alice, take))
 	require.True(t, bytes.Equal(car, got))
 	require.Equal(t, []string{"/" + alice, "com.atproto.sync.getRepo"}, j.calls())
 	require.Equal(t, alice, j.all()[1].query.Get("did"))
 
 	car = []byte("a proof")
-	got, err = c.RecordProof(t.Context(), alice, "com.example.note", "a b")
+	got, err := c.RecordProof(t.Context(), alice, "com.example.note", "a b")
 	require.NoError(t, err)
 	require.Equal(t, "a proof", string(got))
 	require.Equal(t, "com.atproto.sync.getRecord", j.calls()[len(j.calls())-1])
@@ -53,7 +58,7 @@ func TestRepositoryComesFromItsServer(t *testing.T) {
 	require.Equal(t, bluesky.Transient, failure(t, err).Class, "a proof that is too long must be an error")
 
 	length = fmt.Sprint(1 << 30)
-	_, err = c.Repository(t.Context(), alice)
+	err = c.Repository(t.Context(), alice, take)
 	require.ErrorIs(t, err, bluesky.ErrTooLong)
 	require.Equal(t, bluesky.Permanent, failure(t, err).Class)
 }
