@@ -143,8 +143,9 @@ type Config struct {
 	// The directory of DIDs.
 	Directory string `env:"WEIR_DIRECTORY" envDefault:"https://plc.directory"`
 	// Servers that have copies of repositories, separated by commas, such as
-	// https://mirror.example. They are asked when an account's own server does not respond.
-	// Nobody has to trust them: a copy counts only if its account has signed it.
+	// https://mirror.example. They are asked, in this order, when an account's own server does
+	// not respond. Nobody has to trust them: a copy counts only if its account has signed it and,
+	// after a commit that could not be verified, if it is as new as that commit.
 	Mirrors []string `env:"WEIR_MIRRORS"`
 	// The server to log in to. No login is needed.
 	PDS string `env:"WEIR_PDS" envDefault:"https://bsky.social"`
