@@ -16,36 +16,32 @@ import (
 	"github.com/weir-social/weir/internal/testing/simnet"
 )
 
+const getRepo = "com.atproto.sync.getRepo"
+
+// mirror is a server that has the copies of repositories which it is given.
+func mirror(t *testing.T) (url string, set func(did string, car []byte)) {
+	var copies sync.Map
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		car, there := copies.Load(r.URL.Query().Get("did"))
+		if !there || !strings.HasSuffix(r.URL.Path, getRepo) {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/vnd.ipld.car")
+		w.Write(car.([]byte)) // the client may disconnect
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, func(did string, car []byte) { copies.Store(did, car) }
+}
+
 // TestMirrorStandsInForADeadServer reads a history, and then repairs an account, whose own server answers nothing:
 // the last mirror has copies, and the one before it has outdated ones, or those of another account. A copy that the
 // account has not signed is not stored. What was missed is known in spite of failed attempts, and only a copy that has
 // it ends a resync.
 func TestMirrorStandsInForADeadServer(t *testing.T) {
 	t.Parallel()
-	const getRepo = "com.atproto.sync.getRepo"
-	var mu sync.Mutex
-	mirror := func() (url string, set func(did string, car []byte)) {
-		copies := map[string][]byte{}
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			mu.Lock()
-			car, there := copies[r.URL.Query().Get("did")]
-			mu.Unlock()
-			if !there || !strings.HasSuffix(r.URL.Path, getRepo) {
-				w.WriteHeader(http.StatusNotFound)
-				return
-			}
-			w.Header().Set("Content-Type", "application/vnd.ipld.car")
-			w.Write(car) // the client may disconnect
-		}))
-		t.Cleanup(s.Close)
-		return s.URL, func(did string, car []byte) {
-			mu.Lock()
-			defer mu.Unlock()
-			copies[did] = car
-		}
-	}
-	bad, setBad := mirror()
-	good, setGood := mirror()
+	bad, setBad := mirror(t)
+	good, setGood := mirror(t)
 	r := filling(t, func(c *Config) {
 		c.Resync = ResyncLimits{Useful: time.Millisecond, Useless: time.Millisecond}
 		own := c.Bluesky.Relays()[0]
@@ -119,7 +115,8 @@ func TestRevisionIsReadOnce(t *testing.T) {
 		own := c.Bluesky.Relays()[0]
 		var err error
 		c.Bluesky, err = bluesky.New(bluesky.Config{
-			AppView: own, Directory: own, Relays: []string{own}, Mirrors: []string{"http://127.0.0.1:1"}, Logger: c.Logger, Retries: []time.Duration{},
+			AppView: own, Directory: own, Relays: []string{own}, Mirrors: []string{"http://127.0.0.1:1"}, Logger: c.Logger,
+			Retries: []time.Duration{},
 		})
 		require.NoError(t, err)
 	})
