@@ -45,11 +45,42 @@ const (
 	Account      Expected = "account"
 	Target       Expected = "target"
 	BesideAWatch Expected = "beside_watch"
+	AnyCursor    Expected = "cursor" // the ranking itself finds out whether it is valid
 )
 
-// Parameters returns the names of the parameters that ParseQuery knows.
-func Parameters() []string {
-	return []string{"window", "sort", "at_least", "ways", "network", "domain", "text", "by", "watch", "degree", "limit", "cursor"}
+// Parameter describes a parameter that ParseQuery knows.
+type Parameter struct {
+	Name     string
+	Expected Expected
+	Values   []string // the valid values, or the lowest and the highest number, or the largest number of characters
+	Default  string   // empty: every value, or none
+}
+
+// Parameters describes the parameters that ParseQuery knows, in order.
+func Parameters(limits Limits) []Parameter {
+	return []Parameter{
+		{"window", OneOf, windowNames(), DefaultWindow},
+		{"sort", OneOf, names(Sharers, Speed, Newest), string(Sharers)},
+		{"at_least", WholeNumber, []string{"1", strconv.Itoa(most)}, "1"},
+		{"ways", SomeOf, Ways(), ""},
+		{"network", OneOf, append(names(Bluesky, Nostr), both), both},
+		{"domain", Host, nil, ""},
+		{"text", Words, []string{strconv.Itoa(words.MaxText)}, ""},
+		{"by", Account, nil, ""},
+		{"watch", Target, nil, ""},
+		{"degree", OneOf, append(names(FirstDegree, SecondDegree), both), both},
+		{"limit", WholeNumber, []string{"1", strconv.Itoa(limits.Most)}, strconv.Itoa(limits.Default)},
+		{"cursor", AnyCursor, nil, ""},
+	}
+}
+
+// ParameterNames returns the names of the parameters that ParseQuery knows.
+func ParameterNames() []string {
+	var all []string
+	for _, p := range Parameters(Limits{}) {
+		all = append(all, p.Name)
+	}
+	return all
 }
 
 // Limits are the default and the maximum number of links on a page.
@@ -60,58 +91,65 @@ type Limits struct{ Default, Most int }
 // text, by or watch counts as not given, because forms send them. The error is a
 // *ParameterError.
 func ParseQuery(value func(name string) (text string, given bool), limits Limits) (q Query, err error) {
-	parse := func(name string, expected Expected, values []string, read func(text string) (ok bool)) {
-		text, given := value(name)
-		if given && err == nil && !read(text) {
-			if strings.HasPrefix(strings.ToLower(text), "nsec1") { // error messages must not repeat a secret key
-				text = "nsec1…"
-			}
-			err = &ParameterError{name, text, expected, values}
-		}
-	}
 	q = Query{Sort: Sharers, Limit: limits.Default}
 	q.Window, _ = windowNamed(DefaultWindow)
-	parse("window", OneOf, windowNames(), func(text string) (ok bool) {
-		q.Window, ok = windowNamed(text)
-		return ok
-	})
-	parse("sort", OneOf, names(Sharers, Speed, Newest), func(text string) bool { return oneOf(&q.Sort, text, Sharers, Speed, Newest) })
-	parse("at_least", WholeNumber, []string{"1", strconv.Itoa(most)}, func(text string) bool { return number(&q.AtLeast, text, most) })
-	parse("ways", SomeOf, Ways(), func(text string) bool {
-		q.Ways = strings.Split(text, ",")
-		return someOf(q.Ways, Ways())
-	})
-	parse("network", OneOf, append(names(Bluesky, Nostr), "both"), func(text string) bool {
-		return text == "both" || oneOf(&q.Network, text, Bluesky, Nostr)
-	})
-	parse("domain", Host, nil, func(text string) (ok bool) {
-		q.Site, ok = domain(text)
-		return ok || text == ""
-	})
-	parse("text", Words, []string{strconv.Itoa(words.MaxText)}, func(text string) bool {
-		q.Text = strings.TrimSpace(text)
-		return utf8.ValidString(text) && utf8.RuneCountInString(q.Text) <= words.MaxText
-	})
-	parse("by", Account, nil, func(text string) (ok bool) {
-		q.By, ok = account(text)
-		return ok || text == ""
-	})
-	parse("watch", Target, nil, func(text string) bool {
-		q.Watch = strings.TrimPrefix(text, "@")
-		return len(text) <= maxTarget && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
-	})
-	if text, given := value("degree"); given && err == nil && text != "both" && q.Watch == "" {
-		err = &ParameterError{"degree", text, BesideAWatch, nil}
+	read := q.readers(limits)
+	for _, p := range Parameters(limits) {
+		text, given := value(p.Name)
+		if !given {
+			continue
+		}
+		if p.Name == "degree" && text != both && q.Watch == "" {
+			p.Expected, p.Values = BesideAWatch, nil
+		} else if read[p.Name](text) {
+			continue
+		}
+		if strings.HasPrefix(strings.ToLower(text), "nsec1") { // error messages must not repeat a secret key
+			text = "nsec1…"
+		}
+		return q, &ParameterError{p.Name, text, p.Expected, p.Values}
 	}
-	parse("degree", OneOf, append(names(FirstDegree, SecondDegree), "both"), func(text string) bool {
-		return text == "both" || oneOf(&q.Degree, text, FirstDegree, SecondDegree)
-	})
-	parse("limit", WholeNumber, []string{"1", strconv.Itoa(limits.Most)}, func(text string) bool {
-		return number(&q.Limit, text, limits.Most)
-	})
-	parse("cursor", "", nil, func(text string) bool { q.After = Cursor(text); return true })
-	return q, err
+	return q, nil
 }
+
+// readers returns how each parameter is read into the query. They report whether its text is valid.
+func (q *Query) readers(limits Limits) map[string]func(text string) (ok bool) {
+	return map[string]func(text string) (ok bool){
+		"window": func(text string) (ok bool) {
+			q.Window, ok = windowNamed(text)
+			return ok
+		},
+		"sort":     func(text string) bool { return oneOf(&q.Sort, text, Sharers, Speed, Newest) },
+		"at_least": func(text string) bool { return number(&q.AtLeast, text, most) },
+		"ways": func(text string) bool {
+			q.Ways = strings.Split(text, ",")
+			return someOf(q.Ways, Ways())
+		},
+		"network": func(text string) bool { return text == both || oneOf(&q.Network, text, Bluesky, Nostr) },
+		"domain": func(text string) (ok bool) {
+			q.Site, ok = domain(text)
+			return ok || text == ""
+		},
+		"text": func(text string) bool {
+			q.Text = strings.TrimSpace(text)
+			return utf8.ValidString(text) && utf8.RuneCountInString(q.Text) <= words.MaxText
+		},
+		"by": func(text string) (ok bool) {
+			q.By, ok = account(text)
+			return ok || text == ""
+		},
+		"watch": func(text string) bool {
+			q.Watch = strings.TrimPrefix(text, "@")
+			return len(text) <= maxTarget && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+		},
+		"degree": func(text string) bool { return text == both || oneOf(&q.Degree, text, FirstDegree, SecondDegree) },
+		"limit":  func(text string) bool { return number(&q.Limit, text, limits.Most) },
+		"cursor": func(text string) bool { q.After = Cursor(text); return true },
+	}
+}
+
+// both stands for both networks, or both degrees.
+const both = "both"
 
 // maxTarget limits the target of a watch, in bytes.
 const maxTarget = 4096

@@ -20,7 +20,7 @@ type Pages struct {
 
 // rankingPages describes the pages of the ranking, linkPages those of links.
 func rankingPages() Pages {
-	names := ranking.Parameters()
+	names := ranking.ParameterNames()
 	return Pages{slices.Insert(names, len(names)-1, "density"), ranking.DefaultWindow, 1, DefaultLimit}
 }
 

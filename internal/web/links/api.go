@@ -43,7 +43,7 @@ type gapJSON struct {
 }
 
 func (s *Server) serveTrending(w http.ResponseWriter, r *http.Request) {
-	v, err := parseView(r.URL.RawQuery, "window=6h&limit=50", ranking.Parameters(), ranking.DefaultWindow)
+	v, err := parseView(r.URL.RawQuery, "window=6h&limit=50", ranking.ParameterNames(), ranking.DefaultWindow)
 	if err != nil {
 		s.WriteError(w, r, http.StatusBadRequest, err.Error())
 		return

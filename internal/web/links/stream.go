@@ -19,7 +19,7 @@ const (
 // streamParameters are the parameters of a stream: those of the ranking, without
 // pages.
 func streamParameters() []string {
-	return slices.DeleteFunc(ranking.Parameters(), func(name string) bool { return name == "cursor" })
+	return slices.DeleteFunc(ranking.ParameterNames(), func(name string) bool { return name == "cursor" })
 }
 
 // serveStream sends a ranking and its changes as server-sent events, until the client
