@@ -50,6 +50,8 @@ type Route struct {
 	Handler  http.HandlerFunc
 	Kept     bool // the response is sent again for a short time to all clients that request the same
 	Streamed bool // the response is sent as it is written: it has no slot, and is not compressed
+
+	Operation *Operation // describes it to clients; nil: it is not part of an API
 }
 
 // API is the addresses below a path, whose errors are JSON.
@@ -59,12 +61,9 @@ type API struct {
 	Public bool // pages of any site may read it
 }
 
-// add adds the routes of a part.
-func (s *Server) add(mux *http.ServeMux, part Part) {
-	if part.Routes == nil {
-		return
-	}
-	for _, route := range part.Routes(s) {
+// add adds routes.
+func (s *Server) add(mux *http.ServeMux, routes []Route) {
+	for _, route := range routes {
 		switch {
 		case route.Kept:
 			mux.HandleFunc(route.Pattern, s.kept(route.Handler))
@@ -86,9 +85,14 @@ func (s *Server) apiOf(r *http.Request) API {
 	return API{}
 }
 
+// errorJSON is an error of the API.
+type errorJSON struct {
+	Error string `json:"error"`
+}
+
 // apis returns the APIs of the page and its parts.
 func apis(parts []Part) []API {
-	all := []API{{Path: "/api/", Error: func(_ int, message string) any { return map[string]string{"error": message} }}}
+	all := []API{{Path: "/api/", Error: func(_ int, message string) any { return errorJSON{message} }}}
 	for _, part := range parts {
 		if part.API.Path != "" {
 			all = append(all, part.API)

@@ -88,12 +88,23 @@ func Handler(cfg Config) (http.Handler, error) {
 	}
 	s.home, s.front = "/", Front{ToIt: say("to_start"), Nothing: say("error_not_found")}
 	mux := http.NewServeMux()
+	var routes []Route
 	for _, part := range cfg.Parts {
 		if part.Front != nil {
 			s.front = *part.Front
 		}
-		s.add(mux, part)
+		if part.Routes != nil {
+			routes = append(routes, part.Routes(s)...)
+		}
 	}
+	document, err := s.openAPI(routes)
+	if err != nil {
+		return nil, err
+	}
+	if document != nil {
+		routes = append(routes, Route{Pattern: openAPIPath, Handler: s.serveOpenAPI(document)})
+	}
+	s.add(mux, routes)
 	if !slices.ContainsFunc(cfg.Parts, func(p Part) bool { return p.Front != nil }) {
 		mux.HandleFunc("/{$}", s.kept(s.serveStart))
 	}

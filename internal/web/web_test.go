@@ -23,6 +23,8 @@ func treePart() Part {
 		return []Route{{
 			Pattern: "/api/v1/trees",
 			Handler: func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, http.StatusOK, []string{"oak"}) },
+
+			Operation: &Operation{Name: "trees", Summary: "The trees", Returns: []string{}},
 		}}
 	}}
 }

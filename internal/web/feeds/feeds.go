@@ -47,7 +47,11 @@ func Part() web.Part { return web.Part{Routes: routes, Texts: texts, Alternates:
 func routes(core *web.Server) (all []web.Route) {
 	s := &server{Server: links.New(core), cache: web.NewCache[*keptFeed](maxFeedBytes), turns: make(chan struct{}, feedsAtOnce)}
 	for _, format := range []feedFormat{atomFormat(), jsonFormat()} {
-		all = append(all, web.Route{Pattern: format.path, Handler: s.serveFeed(format)})
+		all = append(all, web.Route{Pattern: format.path, Handler: s.serveFeed(format), Operation: &web.Operation{
+			Name: format.name, Summary: say("api_" + format.name), Returns: format.returns, Type: format.mediaType,
+			Parameters: links.Parameters(addresses().Parameters, map[string]any{"at_least": feeds.AtLeast, "limit": feedLimit}),
+			Codes:      []int{http.StatusFound, http.StatusNotModified, http.StatusBadRequest},
+		}})
 	}
 	return all
 }
@@ -81,15 +85,16 @@ func feedLinks(address string) []web.Alternate {
 
 // feedFormat writes a feed in a format.
 type feedFormat struct {
-	path, mediaType string
-	encode          func(feedView) ([]byte, error)
+	name, path, mediaType string
+	encode                func(feedView) ([]byte, error)
+	returns               any // a value of the type that is JSON; nil: it is not JSON
 }
 
 func atomFormat() feedFormat {
-	return feedFormat{"/feed.atom", "application/atom+xml", encodeAtom}
+	return feedFormat{"feed_atom", "/feed.atom", "application/atom+xml", encodeAtom, nil}
 }
 func jsonFormat() feedFormat {
-	return feedFormat{"/feed.json", "application/feed+json", encodeJSONFeed}
+	return feedFormat{"feed_json", "/feed.json", "application/feed+json", encodeJSONFeed, jsonFeed{}}
 }
 
 // feedView is a feed with sanitised texts and absolute addresses.

@@ -8,5 +8,5 @@ import (
 
 func TestEveryTextExistsAndIsUsed(t *testing.T) {
 	t.Parallel()
-	webtest.RequireTexts(t, texts, say)
+	webtest.RequireTexts(t, texts, say, "api_")
 }

@@ -12,7 +12,7 @@ import (
 func TestEveryTextExistsAndIsUsed(t *testing.T) {
 	t.Parallel()
 	webtest.RequireTexts(t, texts, say, "way_", "sort_", "state_", "degree_", "how_", "why_", "active_degree_", "network_",
-		"density_", "expected_")
+		"density_", "expected_", "api_")
 	webtest.RequireNoText(t)
 	for _, why := range append(ranking.Reasons(), ranking.Waiting) {
 		require.Contains(t, texts, "why_"+string(why))

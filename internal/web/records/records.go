@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -18,18 +19,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Limits on what is read about records.
-const (
-	defaultLimit      = 50
-	maxLimit          = 200
-	defaultDepth      = 1
-	defaultPathDepth  = 4
-	defaultEdges      = 200
-	maxEdges          = 2000
-	pathEdges         = 4000 // default number of edges that a search for paths visits
-	defaultReferences = 50
-	maxKeyPart        = 2048 // bytes of a collection, a DID or a record's key
-)
+// maxKeyPart limits a collection, a DID and a record's key, in bytes.
+const maxKeyPart = 2048
 
 //go:embed templates
 var templates embed.FS
@@ -53,14 +44,16 @@ func routes(core *web.Server) []web.Route {
 	s := &server{core}
 	return []web.Route{
 		{Pattern: "/records/{collection}/{did}/{rkey}", Handler: s.recordHandler(nil, s.serveRecordPage), Kept: true},
-		{Pattern: "/api/v1/records/{collection}", Handler: s.serveRecords},
-		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}", Handler: s.recordHandler([]string{"limit"}, s.serveRecord)},
-		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/references",
-			Handler: s.recordHandler([]string{"limit", "cursor"}, s.serveReferences)},
-		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/referrers", Handler: s.recordHandler([]string{"limit", "cursor"}, s.serveReferrers)},
-		{Pattern: "/api/v1/search", Handler: s.serveSearch},
-		{Pattern: "/api/v1/graph/{uri...}", Handler: s.serveGraph},
-		{Pattern: "/api/v1/paths", Handler: s.servePaths},
+		{Pattern: "/api/v1/records/{collection}", Handler: s.serveRecords, Operation: recordsOperation()},
+		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}", Handler: s.recordHandler(recordParameters(), s.serveRecord),
+			Operation: recordOperation()},
+		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/references", Handler: s.recordHandler(pageParameters(), s.serveReferences),
+			Operation: referencesOperation()},
+		{Pattern: "/api/v1/records/{collection}/{did}/{rkey}/referrers", Handler: s.recordHandler(pageParameters(), s.serveReferrers),
+			Operation: referrersOperation()},
+		{Pattern: "/api/v1/search", Handler: s.serveSearch, Operation: searchOperation()},
+		{Pattern: "/api/v1/graph/{uri...}", Handler: s.serveGraph, Operation: graphOperation()},
+		{Pattern: "/api/v1/paths", Handler: s.servePaths, Operation: pathsOperation()},
 		{Pattern: "/xrpc/com.atproto.repo.getRecord", Handler: s.serveGetRecord},
 		{Pattern: "/xrpc/com.atproto.repo.listRecords", Handler: s.serveListRecords},
 		{Pattern: "/xrpc/", Handler: s.serveNoMethod},
@@ -74,8 +67,8 @@ type recordsJSON struct {
 }
 
 func (s *server) serveRecords(w http.ResponseWriter, r *http.Request) {
-	q := parseRecordQuery(r, "limit=50", "limit", "cursor")
-	limit := q.number("limit", defaultLimit, maxLimit)
+	q := parseRecordQuery(r, "limit=50", pageParameters())
+	limit := q.number("limit")
 	collection := r.PathValue("collection")
 	if !validPart(collection) {
 		s.ServeNotFound(w, r)
@@ -88,20 +81,22 @@ func (s *server) serveRecords(w http.ResponseWriter, r *http.Request) {
 }
 
 // recordHandler serves requests about a stored record.
-func (s *server) recordHandler(names []string, serve func(http.ResponseWriter, *http.Request, schema.Key, *recordQuery)) http.HandlerFunc {
+func (s *server) recordHandler(
+	parameters []web.Parameter, serve func(http.ResponseWriter, *http.Request, schema.Key, *recordQuery),
+) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		k := schema.Key{Collection: r.PathValue("collection"), DID: r.PathValue("did"), Rkey: r.PathValue("rkey")}
 		if !validKey(k) {
 			s.ServeNotFound(w, r)
 			return
 		}
-		q := parseRecordQuery(r, "limit=50", names...)
+		q := parseRecordQuery(r, "limit=50", parameters)
 		serve(w, r, k, &q)
 	}
 }
 
 func (s *server) serveRecord(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
-	limit := q.number("limit", defaultReferences, maxLimit)
+	limit := q.number("limit")
 	s.answer(w, r, q, func(ctx context.Context) (any, error) {
 		d, err := s.record(ctx, k, limit)
 		d.References.List, d.Referrers.List = orEmpty(d.References.List), orEmpty(d.Referrers.List)
@@ -110,7 +105,7 @@ func (s *server) serveRecord(w http.ResponseWriter, r *http.Request, k schema.Ke
 }
 
 func (s *server) serveReferences(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
-	limit := q.number("limit", defaultReferences, maxLimit)
+	limit := q.number("limit")
 	s.answer(w, r, q, func(ctx context.Context) (any, error) {
 		if err := s.checkStored(ctx, k); err != nil {
 			return nil, err
@@ -123,7 +118,7 @@ func (s *server) serveReferences(w http.ResponseWriter, r *http.Request, k schem
 
 // serveReferrers lists the records that refer to a record, which need not be stored.
 func (s *server) serveReferrers(w http.ResponseWriter, r *http.Request, k schema.Key, q *recordQuery) {
-	limit := q.number("limit", defaultReferences, maxLimit)
+	limit := q.number("limit")
 	s.answer(w, r, q, func(ctx context.Context) (any, error) {
 		page, err := records.ReadReferrers(ctx, s.DB, k, limit, records.Cursor(q.values.Get("cursor")))
 		page.List = orEmpty(page.List)
@@ -169,8 +164,8 @@ type matchesJSON struct {
 }
 
 func (s *server) serveSearch(w http.ResponseWriter, r *http.Request) {
-	q := parseRecordQuery(r, "q=heron", "q", "collection", "language", "media", "limit", "cursor")
-	limit := q.number("limit", defaultLimit, maxLimit)
+	q := parseRecordQuery(r, "q=heron", searchParameters())
+	limit := q.number("limit")
 	text := q.values.Get("q")
 	if text == "" || utf8.RuneCountInString(text) > words.MaxText {
 		q.wrong("q", text, say("expected_words", words.MaxText))
@@ -201,8 +196,8 @@ type graphJSON struct {
 }
 
 func (s *server) serveGraph(w http.ResponseWriter, r *http.Request) {
-	q := parseRecordQuery(r, "depth=2", "depth", "limit")
-	depth, limit := q.number("depth", defaultDepth, records.MaxDepth), q.number("limit", defaultEdges, maxEdges)
+	q := parseRecordQuery(r, "depth=2", graphParameters())
+	depth, limit := q.number("depth"), q.number("limit")
 	k := q.uri("uri", r.PathValue("uri"))
 	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
 		g, err := records.Neighbourhood(ctx, s.DB, k, depth, limit)
@@ -219,8 +214,8 @@ type pathsJSON struct {
 }
 
 func (s *server) servePaths(w http.ResponseWriter, r *http.Request) {
-	q := parseRecordQuery(r, "from=at://…&to=at://…", "from", "to", "depth", "limit")
-	depth, limit := q.number("depth", defaultPathDepth, records.MaxDepth), q.number("limit", pathEdges, records.MaxEdges)
+	q := parseRecordQuery(r, "from=at://…&to=at://…", pathsParameters())
+	depth, limit := q.number("depth"), q.number("limit")
 	from, to := q.uri("from", q.values.Get("from")), q.uri("to", q.values.Get("to"))
 	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
 		p, err := records.ShortestPaths(ctx, s.DB, from, to, depth, limit)
@@ -230,12 +225,14 @@ func (s *server) servePaths(w http.ResponseWriter, r *http.Request) {
 
 // recordQuery reads the parameters of a request about records. It keeps the first error.
 type recordQuery struct {
-	values url.Values
-	err    error
+	parameters []web.Parameter
+	values     url.Values
+	err        error
 }
 
-func parseRecordQuery(r *http.Request, example string, names ...string) (q recordQuery) {
-	q.values, q.err = web.ParseParameters(r.URL.RawQuery, names, example)
+func parseRecordQuery(r *http.Request, example string, parameters []web.Parameter) (q recordQuery) {
+	q.parameters = parameters
+	q.values, q.err = web.ParseParameters(r.URL.RawQuery, web.Names(parameters), example)
 	for name := range q.values {
 		if text := q.values.Get(name); !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 			q.wrong(name, text, say("expected_text"))
@@ -250,15 +247,16 @@ func (q *recordQuery) wrong(name, value, expected string) {
 	}
 }
 
-// number reads a whole number from 1 to most.
-func (q *recordQuery) number(name string, standard, most int) int {
+// number reads a parameter that is a number.
+func (q *recordQuery) number(name string) int {
+	p := q.parameters[slices.IndexFunc(q.parameters, func(p web.Parameter) bool { return p.Name == name })]
 	text := q.values.Get(name)
 	if text == "" {
-		return standard
+		return p.Default.(int)
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > most {
-		q.wrong(name, text, say("expected_number", 1, most))
+	if err != nil || n < 1 || n > p.Most {
+		q.wrong(name, text, say("expected_number", 1, p.Most))
 	}
 	return n
 }
