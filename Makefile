@@ -12,7 +12,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against loss-table numbers breaks chaos soak fuzz release release-check clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium languages screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against loss-table numbers breaks chaos soak fuzz release release-check clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ clickhouse: ## fetch ClickHouse's server, for the tests of the archive's index, 
 chromium: ## install Chromium and axe-core, for the tests of the page, if they are missing
 	@scripts/chromium.sh
 
+languages: ## install Python, Node and TypeScript's compiler, for the tests of examples/client, if they are missing
+	@scripts/languages.sh
+
 build: ## build bin/weir, whose version is that of the checkout
 	go build -buildvcs=auto -o bin/weir ./cmd/weir
 
@@ -41,13 +44,13 @@ demo: postgres build ## run everything on a simulated network; needs no configur
 run: postgres build ## run everything on the public Jetstream
 	$(on_postgres) bin/weir dev
 
-test: postgres pgbouncer prometheus chromium ## run the quick suite, which shows every promise, and print its cost
+test: postgres pgbouncer prometheus chromium languages ## run the quick suite, which shows every promise, and print its cost
 	$(on_postgres) go run ./scripts/suite -short -run '$(RUN)' $(PKG)
 
-check: postgres pgbouncer prometheus chromium ## run the quick tests of the packages that the changes since the commit BASE affect
+check: postgres pgbouncer prometheus chromium languages ## run the quick tests of the packages that the changes since the commit BASE affect
 	$(on_postgres) go run ./scripts/suite -short -affected -base '$(BASE)' -run '$(RUN)'
 
-flaky: postgres pgbouncer prometheus chromium ## run the quick suite N times (10) beside two busy processes, and count failures
+flaky: postgres pgbouncer prometheus chromium languages ## run the quick suite N times (10) beside two busy processes, and count failures
 	$(on_postgres) go run ./scripts/suite -short -times $(or $(N),10) -busy 2 -outputs .weir/flaky -run '$(RUN)' $(PKG)
 
 test-race: export CGO_ENABLED = 1
@@ -57,7 +60,7 @@ test-race: postgres chromium ## run the packages with goroutines, and a killed p
 	$(on_postgres) go run ./scripts/suite -race $(if $(SHORT),-short) ./consumer/... ./workers ./schema/... ./internal/ranking/... ./internal/web/... ./app ./internal/archive/...
 	$(if $(SHORT),,$(on_postgres) go run ./scripts/suite -race -run '^TestKillWhileFollowing$$' ./e2e)
 
-test-long: postgres pgbouncer prometheus chromium ## run everything: all tests, other servers, benchmarks, 20 minutes of chaos
+test-long: postgres pgbouncer prometheus chromium languages ## run everything: all tests, other servers, benchmarks, 20 minutes of chaos
 	$(on_postgres) go run ./scripts/suite -skip '^TestChaos$$' $(PKG)
 	$(MAKE) test-race
 	$(MAKE) test-clickhouse
