@@ -58,4 +58,6 @@ type (
 	PageTexts     = web.Texts
 	PageAlternate = web.Alternate
 	PageNetwork   = web.Network
+	PageOperation = web.Operation
+	PageParameter = web.Parameter
 )

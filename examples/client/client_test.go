@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { schematest.Main(m) }
 
 func TestPythonPrintsTheRanking(t *testing.T) {
 	t.Parallel()
-	requireRanking(t, "python3", "links.py")
+	requireRanking(t, "links.py", "python3", "links.py")
 }
 
 // TestTypeScriptPrintsTheRanking also shows that the compiler finds nothing wrong with the types.
@@ -37,11 +37,12 @@ func TestTypeScriptPrintsTheRanking(t *testing.T) {
 		"links.ts").CombinedOutput()
 	require.NoError(t, err, "run make languages if node is missing: %s", out)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"type": "module"}`), 0o600))
-	requireRanking(t, "node", filepath.Join(dir, "links.js"))
+	requireRanking(t, "links.ts", "node", filepath.Join(dir, "links.js"))
 }
 
 // requireRanking runs a program with a real server, and shows what it prints: the links, or what is wrong.
-func requireRanking(t *testing.T, program ...string) {
+func requireRanking(t *testing.T, source string, program ...string) {
+	require.FileExists(t, source) // otherwise Go would not run the test again when it changes
 	r := linkstest.New(t)
 	handler, err := web.Handler(web.Config{
 		Parts: []web.Part{links.Part("")}, DB: r.Pool, Now: func() time.Time { return r.Now }, Logger: slog.New(slog.DiscardHandler),
@@ -78,7 +79,8 @@ func requireRanking(t *testing.T, program ...string) {
 	}
 	r.Pool.Close()
 	_, problem := run(server.URL)
-	require.Equal(t, "The database does not respond, so links cannot be counted. Stored data is safe; try again in a moment. (in 5 s)\n", problem)
+	require.Contains(t, problem, "The database does not respond")
+	require.Contains(t, problem, "try again in a moment. (in 5 s)\n")
 	server.Close()
 	_, problem = run(server.URL)
 	require.Contains(t, problem, server.URL+" does not respond: ")

@@ -245,8 +245,9 @@ func (c *contract) has(path, name string) bool {
 // pathOf returns the described path of a target.
 func (c *contract) pathOf(target string) string {
 	target, _, _ = strings.Cut(target, "?")
+	part := regexp.MustCompile(`\\\{\w+\\\}`)
 	for path := range c.paths {
-		if regexp.MustCompile("^" + regexp.MustCompile(`\\\{\w+\\\}`).ReplaceAllString(regexp.QuoteMeta(path), "[^/]+") + "$").MatchString(target) {
+		if regexp.MustCompile("^" + part.ReplaceAllString(regexp.QuoteMeta(path), "[^/]+") + "$").MatchString(target) {
 			return path
 		}
 	}
