@@ -19,6 +19,7 @@ var (
 	benchSizes  = flag.String("sizes", "", "the numbers of stored posts to compare costs at; by default 100000,1000000, with -short 10000")
 	benchTurns  = flag.Int("turns", 0, "how often each case of a comparison runs; by default 10 times, with -short once")
 	pageShares  = flag.Int("page-shares", 0, "the shares of a day in BenchmarkWholePage; by default 200000, with -short 20000")
+	pastEvents  = flag.Int("network-events", 0, "the events of the past in BenchmarkNetworkBackfill; by default 200000, with -short 20000")
 	baseBinary  = flag.String("base", "", "the binary that BenchmarkAgainst compares with")
 	writeImages = flag.Bool("update", false, "write the picture in the README")
 )

@@ -207,6 +207,57 @@ func TestChangedFilterEndsTheConnection(t *testing.T) {
 	}
 }
 
+// requested is a transport that counts the bytes of the requested paths.
+type requested struct{ bytes atomic.Int64 }
+
+func (c *requested) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.bytes.Add(int64(len(r.URL.RequestURI())))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// TestListThatChangesAllTheTimeCostsWhatIsEstimated changes a list whenever it can be changed. The
+// URLs of the connections that follow are 42 bytes of every 112 that jetstream-wires.md estimates
+// for 60 kB a second. Where the list is too long for a URL, a change is a message on the same
+// connection.
+func TestListThatChangesAllTheTimeCostsWhatIsEstimated(t *testing.T) {
+	t.Parallel()
+	const accounts, changes = 600, 3
+	n := network(t, simnet.Config{Events: true})
+	var sent requested
+	cfg := everyone(n.URL())
+	cfg.HTTPClient, cfg.Filter = &http.Client{Transport: &sent}, consumer.Filter{Accounts: dids(accounts)}
+	c := client(t, cfg)
+	var began time.Time
+	for i := range changes + 1 {
+		conn := connect(t, c, tip)
+		for more := range 10 {
+			require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: dids(accounts + i + more)}))
+		}
+		_, err := conn.Next(t.Context())
+		require.ErrorContains(t, err, "the filter has changed")
+		conn.Close() // never fails
+		if i == 0 {  // the first change has its effect at once
+			began = time.Now()
+			sent.bytes.Store(0)
+		}
+	}
+	perSecond := float64(sent.bytes.Load()) / time.Since(began).Seconds()
+	require.Less(t, perSecond, 60_000*42/112.0)
+	require.Greater(t, sent.bytes.Load(), int64(changes*accounts*40), "the list is in the URL")
+
+	n.LimitURL(8<<10, http.StatusRequestURITooLong)
+	before := len(n.FilterSizes())
+	conn := connect(t, c, tip)
+	sent.bytes.Store(0)
+	for i := range changes {
+		require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: dids(accounts + 100 + i)}))
+	}
+	eventually.True(t, func() bool { return len(n.FilterSizes()) == before+1+changes }, time.Millisecond)
+	require.Equal(t, accounts+100+changes-1, n.FilterSizes()[before+changes])
+	require.Zero(t, sent.bytes.Load(), "no other connection is needed")
+	conn.Close() // never fails
+}
+
 // TestDictionaryIsTheServers reads compressed frames with the dictionary of the server, which
 // replaces it; a server whose dictionary cannot be used is read uncompressed.
 func TestDictionaryIsTheServers(t *testing.T) {
