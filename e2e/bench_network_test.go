@@ -58,9 +58,9 @@ func BenchmarkNetworkBackfill(b *testing.B) {
 		eventually.True(b, func() bool {
 			if !sealed && done(`SELECT count(*) FROM network_backfills WHERE problem LIKE 'the newest%'`)() {
 				n.SealArchive()
-				_, err := pool.Exec(b.Context(), `
+				due, err := pool.Exec(b.Context(), `
 					UPDATE river_job SET scheduled_at = now(), state = 'available' WHERE kind = 'backfill_network' AND state = 'scheduled'`)
-				sealed = err == nil
+				sealed = err == nil && due.RowsAffected() == 1 // the job stores why it waits before it does
 			}
 			return done(`SELECT count(*) FROM network_backfills WHERE completed_at IS NOT NULL`)()
 		}, 50*time.Millisecond)
