@@ -96,7 +96,8 @@ func TestMirrorStandsInForADeadServer(t *testing.T) {
 	latest := kept(did)
 	die()
 	require.Equal(t, 1, r.refuses(did, missed))
-	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem <> ''`) // no mirror has it yet
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem <> '' OR desynchronized_at IS NULL`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM resyncs WHERE problem <> ''`), "no mirror has it yet")
 	require.Zero(t, r.count(`SELECT count(*) FROM records_other WHERE did = $1 AND rkey = 'self'`, did))
 	setGood(did, latest)
 	r.synchronized()
