@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,6 +33,7 @@ type Config struct {
 type Client struct {
 	cfg     Config
 	servers []server
+	failed  atomic.Pointer[string] // the host whose archive could not be read the last time: others are asked before it
 }
 
 // server is where an archive may be.

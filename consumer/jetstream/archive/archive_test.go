@@ -256,6 +256,25 @@ func TestOnlyTheRequestedBytesAreRead(t *testing.T) {
 	require.Empty(t, got)
 }
 
+// TestOtherServerHasWhatOneLacks asks the other server first after a block was missing, and the first one again when that
+// one cannot be read.
+func TestOtherServerHasWhatOneLacks(t *testing.T) {
+	t.Parallel()
+	first, second := network(t, simnet.Archive{}), network(t, simnet.Archive{})
+	c, err := archive.New(archive.Config{Endpoints: []string{first.URL(), second.URL()}, Retry: time.Millisecond})
+	require.NoError(t, err)
+	for i, n := range []*simnet.Net{first, second, first} {
+		p, err := c.Plan(t.Context(), everything())
+		require.NoError(t, err)
+		require.Equal(t, n.Address(), p.Host)
+		if i < 2 {
+			n.SpoilBlocks(simnet.BlockAbsent, 15) // five times the three that are requested at once
+		}
+		_, err = read(t, c, everything())
+		require.Equal(t, i < 2, err != nil, "%v", err)
+	}
+}
+
 // TestRewrittenSegmentIsPlannedAgain shows that a plan is not mixed with a later generation of a
 // segment.
 func TestRewrittenSegmentIsPlannedAgain(t *testing.T) {

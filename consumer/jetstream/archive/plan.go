@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -53,10 +54,16 @@ const (
 	blockEvents = 4096 // of a block, unless the operator chose another number: only for estimates
 )
 
-// Plan plans how to read an interval from the first server that has an archive.
+// Plan plans how to read an interval from the first server that has an archive. A server whose archive
+// could not be read is asked last.
 func (c *Client) Plan(ctx context.Context, q Query) (*Plan, error) {
+	servers := slices.Clone(c.servers)
+	if last := c.failed.Load(); last != nil {
+		at := slices.IndexFunc(servers, func(s server) bool { return s.host == *last })
+		servers = append(slices.Delete(servers, at, at+1), c.servers[at])
+	}
 	var failed error
-	for _, s := range c.servers {
+	for _, s := range servers {
 		p, err := c.planFrom(ctx, s, q)
 		if err == nil || ctx.Err() != nil {
 			return p, err

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -42,16 +43,24 @@ func (c *Client) Read(ctx context.Context, p *Plan, yield func(Portion) error) e
 	for one := range ready {
 		got := <-one
 		if got.err != nil {
-			return got.err
+			return c.unread(ctx, p, got.err)
 		}
 		if err := yield(got.Portion); err != nil {
 			return err
 		}
 	}
 	if err := <-failed; err != nil {
-		return err
+		return c.unread(ctx, p, err)
 	}
 	return ctx.Err()
+}
+
+// unread remembers the server for the next plan, unless the error is not its fault.
+func (c *Client) unread(ctx context.Context, p *Plan, err error) error {
+	if ctx.Err() == nil && !errors.Is(err, ErrChanged) {
+		c.failed.Store(&p.Host)
+	}
+	return err
 }
 
 // block is a portion, or why there is none.
