@@ -1,6 +1,39 @@
 package schema
 
+import (
+	"context"
+	"time"
+)
+
 // Withheld is a condition: the account of this DID is not shown to strangers.
 func Withheld(did string) string {
 	return ` EXISTS (SELECT FROM profiles WHERE profiles.did = ` + did + ` AND profiles.withheld) `
+}
+
+// setHandle has an account a take the handle that a service says it has. A new one must be verified.
+const setHandle = `
+    handle       = coalesce(excluded.handle, a.handle),
+    handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
+    handle_unverified    = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN true ELSE a.handle_unverified END,
+    handle_checked_at = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END`
+
+// RecordNames stores that the names of accounts were read at a time, and those of the accounts that have some and are
+// active. The names go with the account's row: when nothing of the account is stored any more, or when it is deleted.
+func RecordNames(ctx context.Context, db DB, read []string, named []Member, at time.Time) error {
+	did, handle, name, avatar, _ := memberColumns(named)
+	names := `
+INSERT INTO accounts AS a (did, handle, handle_at, handle_unverified, display_name, avatar)
+SELECT m.did, ` + storedHandle("m.handle") + `, $5, m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
+ORDER BY m.did
+ON CONFLICT (did) DO UPDATE
+SET display_name = excluded.display_name, avatar = excluded.avatar, ` + setHandle + `
+WHERE a.status = 'active' AND a.erased_rev IS NULL AND (coalesce(excluded.handle, a.handle), excluded.display_name,
+    excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
+	if err := Exec(ctx, db, "store the names of accounts", names, did, handle, name, avatar, at); err != nil {
+		return err
+	}
+	const sql = `
+UPDATE profiles SET named_at = $2 WHERE did IN (SELECT p.did FROM profiles AS p WHERE p.did = ANY ($1) ORDER BY p.did FOR UPDATE)`
+	return Exec(ctx, db, "store that names were read", sql, read, at)
 }

@@ -903,6 +903,7 @@ CREATE TABLE profiles (
     did text COLLATE "C" NOT NULL,
     read_at timestamp with time zone, -- When the profile was last read. NULL: not yet.
     withheld boolean DEFAULT true NOT NULL, -- The account has put the label !no-unauthenticated on its profile, or its profile could not be read yet.
+    named_at timestamp with time zone, -- When the names of the account were last read, for a page that shows it. NULL: never.
     CONSTRAINT profiles_pkey PRIMARY KEY (did)
 );
 CREATE INDEX profiles_read_at ON profiles USING btree (read_at NULLS FIRST);

@@ -267,10 +267,7 @@ SELECT m.did, ` + storedHandle("m.handle") + `, $5, m.handle <> '', nullif(m.nam
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
 ORDER BY m.did
 ON CONFLICT (did) DO UPDATE
-SET handle       = coalesce(excluded.handle, a.handle),
-    handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
-    handle_unverified    = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN true ELSE a.handle_unverified END,
-    handle_checked_at = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END,
+SET ` + setHandle + `,
     display_name = CASE WHEN a.did LIKE ` +
 		NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
     avatar       = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,

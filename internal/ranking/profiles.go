@@ -50,3 +50,20 @@ WITH due AS (
 UPDATE profiles AS p SET read_at = $4, withheld = due.withheld FROM due WHERE p.did = due.did AND (due.withheld OR due.needed)`
 	return schema.Exec(ctx, db, "store who is shown", sql, read, shown, since, now)
 }
+
+// topFaces are the accounts that the top of the ranking shows, as a common table expression: top.
+const topFaces = `top AS (
+    SELECT DISTINCT s.did FROM top_links AS t
+    CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = t.link_id ORDER BY s.at DESC LIMIT 3) AS s
+)`
+
+// UnnamedFaces returns at most limit accounts that the top of the ranking shows and whose names were not read since a
+// time. The names of accounts that a watch includes come with its listing.
+func UnnamedFaces(ctx context.Context, db schema.DB, since time.Time, limit int) ([]string, error) {
+	const sql = `
+WITH ` + topFaces + `
+SELECT p.did FROM top AS t JOIN profiles AS p ON p.did = t.did
+WHERE NOT p.withheld AND (p.named_at IS NULL OR p.named_at < $1) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)
+LIMIT $2`
+	return schema.All(ctx, db, "find the faces without a name", pgx.RowTo[string], sql, since, limit)
+}

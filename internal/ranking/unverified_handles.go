@@ -16,10 +16,7 @@ func UnverifiedHandles(ctx context.Context, db schema.DB, since time.Time, limit
 	const unverified = ` a.handle_unverified AND a.handle <> '' AND a.status = 'active' AND a.did NOT LIKE ` + schema.NostrDIDs + `
 		AND (a.handle_checked_at IS NULL OR a.handle_checked_at < $1)`
 	const sql = `
-WITH top AS (
-    SELECT DISTINCT s.did FROM top_links AS t
-    CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = t.link_id ORDER BY s.at DESC LIMIT 3) AS s
-)
+WITH ` + topFaces + `
 SELECT did, handle FROM (
     (SELECT a.did, a.handle FROM top AS t JOIN accounts AS a ON a.did = t.did WHERE` + unverified + ` LIMIT $2)
     UNION ALL

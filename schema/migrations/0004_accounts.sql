@@ -56,12 +56,14 @@ COMMENT ON COLUMN accounts.not_recommended IS 'It declares that nobody should re
 CREATE TABLE profiles (
     did      text COLLATE "C" PRIMARY KEY,
     read_at  timestamptz,
-    withheld boolean          NOT NULL DEFAULT true
+    withheld boolean          NOT NULL DEFAULT true,
+    named_at timestamptz
 );
 CREATE INDEX profiles_read_at ON profiles (read_at NULLS FIRST);
 
 COMMENT ON TABLE  profiles IS 'Which accounts are not shown to strangers: their names, handles, pictures and texts are left out, and their shares count. An account without a row is shown. Not compared: what servers said, who are asked again.';
 COMMENT ON COLUMN profiles.read_at IS 'When the profile was last read. NULL: not yet.';
+COMMENT ON COLUMN profiles.named_at IS 'When the names of the account were last read, for a page that shows it. NULL: never.';
 COMMENT ON COLUMN profiles.withheld IS 'The account has put the label !no-unauthenticated on its profile, or its profile could not be read yet.';
 
 CREATE TABLE watches (

@@ -15,8 +15,9 @@ import (
 )
 
 // ReadProfiles reads the profiles of accounts that share links, before these are shown and then
-// once a day: who labels its own profile !no-unauthenticated is not shown to strangers. Running the
-// job twice changes nothing but the time of the reading.
+// once a day: who labels its own profile !no-unauthenticated is not shown to strangers. It reads the
+// names of those whom the top of the ranking shows. Running the job twice changes nothing but the
+// time of the reading.
 type ReadProfiles struct {
 	river.WorkerDefaults[ReadProfilesArgs]
 	pool *pgxpool.Pool
@@ -31,6 +32,14 @@ const profilesAgain = 24 * time.Hour // how often a profile is read
 func (w *ReadProfiles) Work(ctx context.Context, _ *river.Job[ReadProfilesArgs]) error {
 	asking, cancel := context.WithTimeout(ctx, w.patience)
 	defer cancel()
+	if err := w.readDue(ctx, asking); err != nil {
+		return err
+	}
+	return w.readNames(ctx, asking)
+}
+
+// readDue reads which accounts are shown to strangers.
+func (w *ReadProfiles) readDue(ctx, asking context.Context) error {
 	for {
 		now, err := schema.Now(ctx, w.pool)
 		if err != nil {
@@ -41,9 +50,13 @@ func (w *ReadProfiles) Work(ctx context.Context, _ *river.Job[ReadProfilesArgs])
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		shown, err := w.shown(asking, due)
+		profiles, err := w.read(asking, due)
 		if err != nil {
 			return nil // the next run asks again
+		}
+		var shown []string
+		for _, p := range profiles {
+			shown = append(shown, p.DID)
 		}
 		if err := ranking.RecordProfiles(ctx, w.pool, due, shown, since, now); err != nil {
 			return err
@@ -51,14 +64,39 @@ func (w *ReadProfiles) Work(ctx context.Context, _ *river.Job[ReadProfilesArgs])
 	}
 }
 
-// shown returns those of some accounts that may be shown to strangers. A refused request is split,
-// so that one strange account does not withhold others.
-func (w *ReadProfiles) shown(ctx context.Context, dids []string) (shown []string, err error) {
+// readNames reads the names of accounts that the page shows.
+func (w *ReadProfiles) readNames(ctx, asking context.Context) error {
+	for {
+		now, err := schema.Now(ctx, w.pool)
+		if err != nil {
+			return err
+		}
+		faces, err := ranking.UnnamedFaces(ctx, w.pool, now.Add(-profilesAgain), bluesky.MostProfiles)
+		if err != nil || len(faces) == 0 {
+			return err
+		}
+		profiles, err := w.read(asking, faces)
+		if err != nil {
+			return nil // the next run asks again
+		}
+		var named []schema.Member
+		for _, p := range profiles {
+			named = append(named, schema.Member(p))
+		}
+		if err := schema.RecordNames(ctx, w.pool, faces, named, now); err != nil {
+			return err
+		}
+	}
+}
+
+// read returns the profiles of those of some accounts that may be shown to strangers. A refused
+// request is split, so that one strange account does not withhold others.
+func (w *ReadProfiles) read(ctx context.Context, dids []string) (shown []bluesky.Profile, err error) {
 	err = bisect.Each(dids, func(dids []string) error {
 		profiles, err := w.api.Profiles(ctx, dids)
 		for _, p := range profiles {
 			if !p.Withheld {
-				shown = append(shown, p.DID)
+				shown = append(shown, p)
 			}
 		}
 		return err

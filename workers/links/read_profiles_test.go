@@ -2,6 +2,9 @@ package links
 
 import (
 	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -9,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/ranking"
+	"github.com/weir-social/weir/internal/web"
+	page "github.com/weir-social/weir/internal/web/links"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -106,4 +111,78 @@ func TestListingSaysWhoIsNotShown(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM watches WHERE synced_at IS NOT NULL`)
 	require.Equal(t, []int{0, 1}, []int{r.shown(asks), r.shown(open)})
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM profiles WHERE withheld`))
+}
+
+// TestFacesGetTheirNames has the accounts of a whole network share links. The page first shows DIDs, and then the
+// handles of its faces, which take a call for 25 of them. No other account is asked for; those that are withheld,
+// deactivated or deleted get no name.
+func TestFacesGetTheirNames(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.pauses(jobs.QueueNetwork)
+	var dids []string
+	handles := map[string]string{}
+	for _, a := range r.net.Accounts() {
+		if a.Status == "" && len(dids) < 60 {
+			dids, handles[a.DID] = append(dids, a.DID), a.Handle
+		}
+	}
+	r.execute(`WITH l AS (
+			INSERT INTO links (identity, url, site, first_seen)
+			SELECT 'https://a.example/' || n, 'https://a.example/' || n, 'a.example', now() FROM generate_series(1, 15) AS n RETURNING id
+		) INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT d.did, 'app.bsky.feed.post', '1', l.id, l.id, 'post', now() - d.n * interval '1 minute'
+		FROM l JOIN unnest($1::text[]) WITH ORDINALITY AS d (did, n) ON (d.n - 1) % 15 = l.id - (SELECT min(id) FROM l)`, dids)
+	r.execute(`INSERT INTO profiles (did, read_at, withheld) SELECT DISTINCT did, now(), false FROM shares`)
+	asks, deactivated, deleted := dids[0], dids[1], dids[2]
+	r.execute(`UPDATE profiles SET withheld = true WHERE did = $1`, asks)
+	require.NoError(t, r.net.Deactivate(deactivated))
+	require.NoError(t, r.net.Delete(deleted))
+	r.becomes(15, `SELECT count(*) FROM top_links WHERE span = '6h'`)
+	r.becomes(60, `SELECT count(*) FROM sharers`)
+	faces := dids[:45] // the latest three of each link
+
+	handler, err := web.Handler(web.Config{
+		Parts: []web.Part{page.Part("")}, DB: r.pool, Now: time.Now, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	shown := func() (names string) {
+		rec := httptest.NewRecorder()
+		handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+		require.Equal(t, http.StatusOK, rec.Code)
+		return rec.Body.String()
+	}
+	before := shown()
+	for _, did := range faces[1:] {
+		require.Contains(t, before, "by="+did)
+		require.NotContains(t, before, handles[did])
+	}
+	r.net.ForgetCalls()
+	w := &ReadProfiles{pool: r.pool, api: r.api, patience: time.Minute}
+	require.NoError(t, w.Work(t.Context(), &river.Job[ReadProfilesArgs]{}))
+	after := shown()
+	for i, did := range faces {
+		if i < 3 {
+			require.NotContains(t, after, handles[did])
+		} else {
+			require.Contains(t, after, handles[did])
+		}
+	}
+	asked := func() (all []string) {
+		calls := r.net.Calls("app.bsky.actor.getProfiles")
+		require.LessOrEqual(t, len(calls), 2, "44 accounts")
+		for _, call := range calls {
+			all = append(all, call.Actors...)
+		}
+		return all
+	}
+	require.ElementsMatch(t, faces[1:], asked())
+	require.NoError(t, w.Work(t.Context(), &river.Job[ReadProfilesArgs]{}))
+	require.ElementsMatch(t, faces[1:], asked(), "nobody is asked for again")
+	require.Equal(t, 42, r.count(`SELECT count(*) FROM accounts WHERE handle <> '' AND handle_unverified`))
+
+	r.execute(`UPDATE profiles SET named_at = now() - interval '25 hours', read_at = now()`)
+	require.NoError(t, r.net.Rename(faces[9], "renamed.test"))
+	require.NoError(t, w.Work(t.Context(), &river.Job[ReadProfilesArgs]{}))
+	require.Contains(t, shown(), "renamed.test", "names are read once a day")
 }

@@ -17,6 +17,7 @@ type Call struct {
 	Actor      string    // the requested actor, repo, did, handle or list
 	Cursor     string
 	URIs       []string // the requested posts
+	Actors     []string // of getProfiles: the requested accounts
 	Status     int      // of the response; 0 if there was none or it was cut off
 	Concurrent int      // calls in progress at its arrival, including itself
 }
@@ -42,7 +43,8 @@ func (c *calls) arrive(endpoint string, r *http.Request) (leave func(status int)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now++
-	one := &Call{At: time.Now(), Path: r.URL.Path, Endpoint: endpoint, Actor: actor, Cursor: q.Get("cursor"), URIs: uris, Concurrent: c.now}
+	one := &Call{At: time.Now(), Path: r.URL.Path, Endpoint: endpoint, Actor: actor, Cursor: q.Get("cursor"), URIs: uris,
+		Actors: slices.Concat(q["actors"], q["actors[]"]), Concurrent: c.now}
 	c.all = append(c.all, one)
 	return func(status int) {
 		c.mu.Lock()
