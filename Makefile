@@ -38,7 +38,13 @@ languages: ## install Python, Node and TypeScript's compiler, for the tests of e
 build: ## build bin/weir, whose version is that of the checkout
 	go build -buildvcs=auto -o bin/weir ./cmd/weir
 
-demo: postgres build ## run everything on a simulated network; needs no configuration
+demo: ## run everything on a simulated network; needs no configuration
+	@echo "This installs PostgreSQL if it is missing, builds Weir, which takes minutes the first time and seconds after that,"
+	@echo "and runs it on a small simulated Bluesky. It prints the page's address seconds after the build."
+	@scripts/postgres.sh $(POSTGRES) >/dev/null
+	@echo "Building Weir:"
+	@set -o pipefail; go build -v -buildvcs=auto -o bin/weir ./cmd/weir 2>&1 | awk ' \
+		/^[^ :#]+$$/ { if (++n % 25 == 0) { printf "  %d packages\n", n; fflush() } next } { print }' >&2
 	$(on_postgres) bin/weir demo
 
 run: postgres build ## run everything on the public Jetstream

@@ -3,6 +3,7 @@ package weir_test
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -185,4 +186,17 @@ func TestEveryRuleHasACondition(t *testing.T) {
 	for _, alert := range alerts {
 		require.Contains(t, source.String(), `"`+alert[1]+`"`)
 	}
+}
+
+// TestDemoSaysFirstWhatItDoes runs make demo with a Go that only says that it builds: what comes is said before.
+func TestDemoSaysFirstWhatItDoes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\necho the build: failed\nexit 1\n"), 0o700))
+	cmd := exec.Command("make", "--no-print-directory", "demo")
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err, "the build failed")
+	require.Regexp(t, `(?s)^This installs PostgreSQL.*takes minutes the first time.*Building Weir:\nthe build: failed\n`, string(out))
+	require.NotContains(t, string(out), "bin/weir demo")
 }

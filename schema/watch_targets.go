@@ -40,7 +40,11 @@ type Progress struct {
 	Problems int // of these, those whose last read failed
 	Accounts int // members
 	Read     int // of these, those whose past posts were read to the end of a window
+	Posts    int // that are stored, of anybody; ManyPosts: as many, or more
 }
+
+// ManyPosts is how many posts ReadProgress counts.
+const ManyPosts = 10_000
 
 // ReadProgress returns the progress of the watches of a target, or of all watches
 // if target is empty.
@@ -52,6 +56,7 @@ SELECT (SELECT count(*) FROM chosen)                                            
        (SELECT count(*) FROM chosen AS c WHERE c.synced_at IS NULL)                             AS unread,
        (SELECT count(*) FROM chosen AS c WHERE c.synced_at IS NULL AND c.problem <> '')         AS problems,
        (SELECT count(*) FROM members)                                                           AS accounts,
-       (SELECT count(*) FROM members AS m JOIN accounts AS a ON a.did = m.did WHERE a.feed_read_at IS NOT NULL) AS read`
-	return One(ctx, db, "read how far the follow lists were read", pgx.RowToStructByName[Progress], sql, target)
+       (SELECT count(*) FROM members AS m JOIN accounts AS a ON a.did = m.did WHERE a.feed_read_at IS NOT NULL) AS read,
+       (SELECT count(*) FROM (SELECT FROM records AS r WHERE r.collection IN ('app.bsky.feed.post', 'nostr.1') LIMIT $2) AS r)  AS posts`
+	return One(ctx, db, "read how far the follow lists were read", pgx.RowToStructByName[Progress], sql, target, ManyPosts)
 }

@@ -47,6 +47,8 @@ func demoCommand() *cobra.Command {
 			cfg = cfg.ForTerminal(slog.LevelWarn)
 			ctx := cmd.Context()
 			defer output.Stopping(ctx, cmd.OutOrStdout())()
+			fmt.Fprintln(cmd.OutOrStdout(),
+				"Starting a simulated Bluesky and a Postgres of its own. The page's address follows in seconds.")
 			network, err := simnet.New(simnet.Config{
 				Seed: uint64(time.Now().UnixNano()), History: demoHistory, Events: true, Archive: &simnet.Archive{}, Logger: cfg.Logger(),
 			})

@@ -11,7 +11,7 @@ import (
 type emptyView struct {
 	Heading  string
 	Text     string
-	Progress []string // of the follow lists
+	Progress []string // of what is read, and of the follow lists
 	Next     string   // introduces Command
 	Command  string
 	Link     string // the text of a link to another view; empty: none
@@ -34,7 +34,15 @@ func (s *Server) newEmpty(data *pageData) emptyView {
 		e.Link = ""
 	}
 	p := data.progress
-	if p.Watches == 0 || len(s.activeFilters(data.view)) > 0 {
+	if len(s.activeFilters(data.view)) > 0 {
+		return e
+	}
+	if p.Posts >= schema.ManyPosts {
+		e.Progress = append(e.Progress, say("progress_many_posts", web.Grouped(p.Posts)))
+	} else if p.Posts > 0 {
+		e.Progress = append(e.Progress, say("progress_posts", p.Posts))
+	}
+	if p.Watches == 0 {
 		return e
 	}
 	switch {

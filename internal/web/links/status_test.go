@@ -114,6 +114,28 @@ func TestFreshDatabaseShowsThatNothingWasRead(t *testing.T) {
 	require.Equal(t, []string{"Live · reading host.example · no event yet"}, r.statuses())
 }
 
+// TestEmptyPageSaysHowManyPostsWereRead shows what a first page says while no post that was read shares a link.
+func TestEmptyPageSaysHowManyPostsWereRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.Stream("jetstream", schema.StateLive, "")
+	const when = " read so far. A link ranks a second or two after the first post that shares it."
+	require.NotContains(t, r.empty("/"), when)
+	add := func(collection string, from, to int) {
+		r.Exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+			SELECT $1, 'did:plc:aaa', n::text, 'r', 'c', now(), '{}' FROM generate_series($2::int, $3::int) AS n`, collection, from, to)
+	}
+	add("app.bsky.feed.post", 1, 1)
+	add("app.bsky.feed.like", 1, 1)
+	require.Contains(t, r.empty("/"), "1 post has been"+when)
+	add("app.bsky.feed.post", 2, 3)
+	add("nostr.1", 1, 1)
+	require.Contains(t, r.empty("/"), "4 posts have been"+when)
+	require.NotContains(t, r.empty("/?domain=a.example"), when)
+	add("app.bsky.feed.post", 4, schema.ManyPosts)
+	require.Contains(t, r.empty("/"), "At least 10,000 posts have been"+when)
+}
+
 func TestEmptyWindowOffersALongerOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

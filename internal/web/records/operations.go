@@ -23,11 +23,11 @@ const (
 // The parameters of queries.
 
 func numberParameter(name string, standard, most int) web.Parameter {
-	return web.Parameter{Name: name, About: say("api_" + name), Number: true, Default: standard, Most: most}
+	return web.Parameter{Name: name, About: say("record_api_" + name), Number: true, Default: standard, Most: most}
 }
 
 func textParameter(name string) web.Parameter {
-	return web.Parameter{Name: name, About: say("api_" + name)}
+	return web.Parameter{Name: name, About: say("record_api_" + name)}
 }
 
 func required(p web.Parameter) web.Parameter {
@@ -63,7 +63,7 @@ func pathsParameters() []web.Parameter {
 // The operations.
 
 func operation(name string, returns any, parameters []web.Parameter, path ...string) *web.Operation {
-	op := &web.Operation{Name: name, Summary: say("api_of_" + name), Returns: returns, Codes: []int{http.StatusBadRequest}}
+	op := &web.Operation{Name: name, Summary: say("record_api_of_" + name), Returns: returns, Codes: []int{http.StatusBadRequest}}
 	for _, part := range path {
 		op.Parameters = append(op.Parameters, textParameter(part))
 	}

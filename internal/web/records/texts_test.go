@@ -8,6 +8,6 @@ import (
 
 func TestEveryTextExistsAndIsUsed(t *testing.T) {
 	t.Parallel()
-	webtest.RequireTexts(t, texts, say, "error_record_", "record_verdict_", "record_state_", "api_")
+	webtest.RequireTexts(t, texts, say, "error_record_", "record_verdict_", "record_state_", "record_api_")
 	webtest.RequireNoText(t)
 }
