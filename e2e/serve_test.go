@@ -140,6 +140,11 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 		return err == nil && strings.Contains(page, ".example/")
 	}, 50*time.Millisecond)
 	showsShowcase(t, url)
+	described, err := get(url + "api/v1/openapi.json")
+	require.NoError(t, err)
+	for _, path := range []string{"/api/v1/trending", "/api/v1/search", "/feed.atom"} { // of each part
+		require.Contains(t, described, `"`+path+`":`)
+	}
 	photograph(t, url)
 	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "the command does not find the demo's Postgres")
 	require.Regexp(t, `follows +hub\.example +\d+ .*ago`, succeed(t, env, "watch", "list"))
