@@ -14,22 +14,27 @@ func Now(ctx context.Context, db DB) (time.Time, error) {
 
 // ClockReading is the state of the database's clock that workers check.
 type ClockReading struct {
-	Now   time.Time
-	Ahead bool       // jobs are dated in the future: the clock was set back
-	Lease *time.Time // the end of River's leader lease, if that is too far in the future
-	Woken int        // queues with waiting jobs
+	Now       time.Time
+	Ahead     bool // jobs are dated in the future: the clock was set back
+	Shortened bool // the lease of River's leader ended too far in the future
+	Woken     int  // queues with waiting jobs
 }
 
 // ReadClock reads the database's clock. Jobs are dated when they are inserted and
 // when they start, so it checks the latest and the running jobs. It also wakes the processes
-// of those queues that have waiting jobs: River notifies of inserts only, and of one in 100 ms.
+// of those queues that have waiting jobs: River notifies of inserts only, and of one in 100 ms. It
+// shortens a leader's lease that ends too far in the future: a living leader renews it every 5 s.
 func ReadClock(ctx context.Context, db DB, queues []string) (ClockReading, error) {
 	const sql = `
+WITH shortened AS (
+    UPDATE river_leader SET expires_at = clock_timestamp() + interval '15 seconds'
+    WHERE expires_at > clock_timestamp() + interval '1 minute' RETURNING 1
+)
 SELECT clock_timestamp() AS now,
        EXISTS (SELECT FROM (SELECT created_at FROM river_job ORDER BY id DESC LIMIT 500) AS j
            WHERE j.created_at > clock_timestamp() + interval '2 seconds')
        OR EXISTS (SELECT FROM river_job WHERE state = 'running' AND attempted_at > clock_timestamp() + interval '2 seconds') AS ahead,
-       (SELECT expires_at FROM river_leader WHERE expires_at > clock_timestamp() + interval '1 minute') AS lease,
+       EXISTS (SELECT FROM shortened) AS shortened,
        (SELECT count(pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', q.name)::text))
         FROM unnest($1::text[]) AS q (name)
         WHERE EXISTS (SELECT FROM river_job WHERE state = 'available') AND count_jobs(q.name, 'available', 1) > 0) AS woken`

@@ -3,7 +3,6 @@ package workers
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +20,6 @@ type clock struct {
 
 	mu    sync.Mutex
 	began time.Time // the database's time at start; zero: not read yet
-
-	dead atomic.Pointer[time.Time] // end of a dead leader's lease, in the database's future
 }
 
 // clockSlack is how far two readings may differ before the difference is a step.
@@ -39,17 +36,8 @@ func (c *clock) Now() time.Time {
 	return c.began.Add(time.Since(c.start))
 }
 
-// NowOrNil returns the time that River's statements use; nil is the database's
-// now(). A dead leader's lease in the database's future would keep every process
-// from leading, so River gets a time after its end until one leads.
-func (c *clock) NowOrNil() *time.Time {
-	ends := c.dead.Load()
-	if ends == nil {
-		return nil
-	}
-	after := ends.Add(time.Second)
-	return &after
-}
+// NowOrNil lets River's statements use the database's now().
+func (c *clock) NowOrNil() *time.Time { return nil }
 
 // step returns how far the database's clock was set, given its current reading;
 // 0 if it was not set.
@@ -95,16 +83,12 @@ type Client struct {
 	wakes   []string      // the queues to wake while jobs wait; none with PollOnly
 	repairs int           // remaining passes over the jobs' times
 	back    time.Duration // how far the clock was just set back
-
-	lease time.Time // end of the leader's lease in the database's future, at its first reading
-	since time.Time // time of that reading
 }
 
 const (
 	clockEvery   = time.Second
-	deadAfter    = 10 * time.Second // a live leader renews its lease every 5 s
-	clockWithin  = time.Minute      // a pass over a million jobs takes a second or two
-	repairPasses = 10               // after a step: transactions that began before it may commit late
+	clockWithin  = time.Minute // a pass over a million jobs takes a second or two
+	repairPasses = 10          // after a step: transactions that began before it may commit late
 )
 
 // Start reads the database's clock, starts the client and what features run beside it, and follows
@@ -167,7 +151,9 @@ func (c *Client) readClock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.watchLease(read.Lease)
+	if read.Shortened {
+		c.cfg.Logger.Warn("leader_lease_shortened", "hint", "the database's clock was set back: if River's leader is dead, another follows in 15 s")
+	}
 	step := c.clock.step(read.Now)
 	if step != 0 {
 		c.PeriodicJobs().Clear() // before River sees the new time: otherwise it adds a job for each interval between the two
@@ -199,20 +185,4 @@ func (c *Client) readClock(ctx context.Context) error {
 	}
 	c.cfg.Logger.Warn("job_schedule_repaired", "jobs", repaired, "hint", "the database's clock was set back: the jobs had times in its future")
 	return nil
-}
-
-// watchLease detects that River's leader died before it could renew a lease that
-// ends in the database's future because the clock was set back.
-func (c *Client) watchLease(ends *time.Time) {
-	switch {
-	case ends == nil || !ends.Equal(c.lease):
-		c.clock.dead.Store(nil)
-		c.lease, c.since = time.Time{}, time.Now()
-		if ends != nil {
-			c.lease = *ends
-		}
-	case time.Since(c.since) > deadAfter && c.clock.dead.Swap(ends) == nil:
-		c.cfg.Logger.Warn("leader_lease_overridden", "ends", *ends, "hint",
-			"the database's clock was set back, and River's leader died before it renewed its lease")
-	}
 }

@@ -143,10 +143,10 @@ VALUES ('sync_follows', '{"watch": 1}', 45, 'network', now(), now(), 2,
 	eventually(`SELECT count(*) FROM river_leader WHERE expires_at <= now() + interval '1 minute'`) // the leader keeps its lease
 }
 
-// TestDeadLeadersLeaseInTheFutureIsOverridden covers a leader that died while
-// the database's clock was ahead. Without the override, no process could lead
+// TestDeadLeadersLeaseInTheFutureIsShortened covers a leader that died while
+// the database's clock was ahead. Without that, no process could lead
 // until that time.
-func TestDeadLeadersLeaseInTheFutureIsOverridden(t *testing.T) {
+func TestDeadLeadersLeaseInTheFutureIsShortened(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
 	pool := schematest.New(t)
