@@ -135,8 +135,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Retry = p.retryDeadLetters
-	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditInterval, Accounts: p.cfg.AuditAccounts}
-	cfg.Limits, cfg.AlertInterval = p.cfg.Limits(), p.cfg.AlertInterval
+	cfg.Audits, cfg.Limits, cfg.AlertInterval = p.cfg.AuditInterval, p.cfg.Limits(), p.cfg.AlertInterval
 	cfg.Health, cfg.Hooks = p.parts.Health, p.parts.Hooks
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err

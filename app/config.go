@@ -77,9 +77,6 @@ type Config struct {
 	BatchEvents int `env:"WEIR_BATCH_EVENTS" envDefault:"4000"`
 	// A batch closes after this time.
 	BatchInterval time.Duration `env:"WEIR_BATCH_INTERVAL" envDefault:"100ms"`
-	// How many bytes may be read and not yet stored, per connection. When the buffer is full,
-	// Weir stops reading for up to two seconds, then reconnects and resumes.
-	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"16777216"`
 	// How long a lease lasts: the next consumer waits at most this long after one has died.
 	LeaseTTL time.Duration `env:"WEIR_LEASE_TTL" envDefault:"10s"`
 	// The shortest gap to record on a stream that was known to be quiet. On other streams
@@ -130,11 +127,9 @@ type Config struct {
 	HistoryRecords int64 `env:"WEIR_HISTORY_RECORDS" envDefault:"10000"`
 	// How many bytes of JSON of an account's past are read.
 	HistoryBytes int64 `env:"WEIR_HISTORY_BYTES" envDefault:"33554432"`
-	// How often stored records are compared with their accounts' own repositories, and
-	// repaired. 0: never. Relays of Nostr are compared once a day, unless this is 0.
+	// How often the stored records of 20 random accounts are compared with their own
+	// repositories, and repaired. 0: never. Relays of Nostr are compared once a day, unless this is 0.
 	AuditInterval time.Duration `env:"WEIR_AUDIT_INTERVAL" envDefault:"24h"`
-	// How many accounts, chosen at random, an audit compares.
-	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 
 	// Services that are called
 
@@ -279,8 +274,6 @@ func readConfig(c Config) (Config, error) {
 	case c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour:
 		return Config{},
 			errors.New("WEIR_LEASE_TTL must be 1s to 1h: with less, a slow commit would lose the lease; with more, a dead consumer would keep it")
-	case c.BufferBytes < 1<<20:
-		return Config{}, errors.New("WEIR_BUFFER_BYTES must be 1048576 or more: a smaller buffer is always full")
 	case c.BatchEvents > 100_000 || c.BatchInterval > time.Minute:
 		return Config{}, errors.New("WEIR_BATCH_EVENTS must be 100000 at most and WEIR_BATCH_INTERVAL 1m: a batch is one transaction")
 	case c.GapThreshold <= 0 || c.JobTimeout <= 0:
@@ -310,8 +303,8 @@ func readConfig(c Config) (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_QUEUE_LIMIT must be 2 to %d: deeper queues are not counted", schema.CountedJobs)
 	case c.LagLimit <= 0 || c.DatabaseLimit <= 0:
 		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be greater than 0")
-	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
-		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
+	case c.AuditInterval != 0 && c.AuditInterval < time.Hour:
+		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
 		return Config{},
 			errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert fires only after its condition has been checked several times")

@@ -107,7 +107,7 @@ const dropTimeout = 10 * time.Second
 func (p App) Commit(ctx context.Context, name string, cfg consumer.Config) error {
 	cfg.Stream, cfg.Wire, cfg.IgnorePosition, cfg.BlockOnFullBuffer = p.cfg.Stream+"-"+name, schema.WireRecording, true, true
 	cfg.BatchEvents, cfg.BatchInterval, cfg.LeaseTTL = p.cfg.BatchEvents, p.cfg.BatchInterval, p.cfg.LeaseTTL
-	cfg.BufferBytes = min(p.cfg.BufferBytes, 8<<20)
+	cfg.BufferBytes = 8 << 20
 	c, err := p.consumer(cfg)
 	if err != nil {
 		return err

@@ -87,7 +87,7 @@ func (s *streams) add(added *stream) error {
 	added.consumer, err = s.consumer(consumer.Config{
 		Storage: consumer.Storage{Follows: added.follows.includes},
 		Stream:  added.Name, Source: added.source, Leased: s.leased, Start: from, BatchEvents: s.cfg.BatchEvents,
-		BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes, LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold,
+		BatchInterval: s.cfg.BatchInterval, LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold,
 		QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter, ResumeWithin: retention.Tombstones, Depth: s.depth,
 		MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
 	})

@@ -271,7 +271,6 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 			[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=https://hooks.example/secret", "WEIR_ALERT_FORMAT=smoke"}, "work",
 		},
 		"WEIR_ALERT_INTERVAL must be 1s to 1m": {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_INTERVAL=1h"}, "work"},
-		"WEIR_BUFFER_BYTES":                    {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
 		"WEIR_WORKERS":                         {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=x"}, "work"},
 		"is a directory":                       {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "ingest ."},
 		"--account is for accounts": {

@@ -17,8 +17,8 @@ import (
 func TestAuditWhenDue(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
-	few := simnet.Config{Seed: 21, Accounts: 300, Follows: 20, History: 4000, HistorySpan: 3 * time.Hour}
-	r := newRigOn(t, few, func(c *Config) { c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7} })
+	few := simnet.Config{Seed: 21, Accounts: 300, Follows: 25, History: 4000, HistorySpan: 3 * time.Hour}
+	r := newRigOn(t, few, func(c *Config) { c.Audits = 24 * time.Hour })
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, r.net.Hub().DID)
 	r.becomes(len(r.followed()), `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
 	work := func(done int) {
@@ -29,7 +29,7 @@ func TestAuditWhenDue(t *testing.T) {
 	work(1)
 	last, err := schema.LastAudit(t.Context(), r.pool)
 	require.NoError(t, err)
-	require.Equal(t, 7, last.Accounts)
+	require.Equal(t, auditAccounts, last.Accounts)
 	var faults string
 	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT coalesce(json_agg(f), '[]') FROM audit_faults AS f`).Scan(&faults))
 	require.InDelta(t, 1, *last.Score, 0, faults)

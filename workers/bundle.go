@@ -68,7 +68,7 @@ func (b Bundle) Timeout() time.Duration { return b.cfg.JobTimeout }
 func (b Bundle) Window() time.Duration { return b.cfg.Window }
 
 // Audits reports whether there are periodic audits.
-func (b Bundle) Audits() bool { return b.cfg.Audit.Every > 0 }
+func (b Bundle) Audits() bool { return b.cfg.Audits > 0 }
 
 // RescueAfter returns how long the jobs of a killed process stay "running".
 func (b Bundle) RescueAfter() time.Duration { return b.cfg.RescueAfter }

@@ -60,7 +60,7 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 		w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusOK}[min(i, 1)])
 	})
 	r := newRig(t, func(c *Config) {
-		c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7}
+		c.Audits = 24 * time.Hour
 		c.Retry = func(context.Context, []schema.StoredDeadLetter) error { return nil }
 		var err error
 		c.Webhook, err = NewWebhook(h.URL+"/sesame", "")

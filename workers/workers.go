@@ -60,7 +60,7 @@ type Config struct {
 	ReadRepository ReadRepository // of resyncs
 	Resync         ResyncLimits
 	History        HistoryLimits
-	Audit          AuditPlan        // zero: no periodic audits
+	Audits         time.Duration    // how often accounts are compared with their repositories; zero: never
 	Queues         []string         // the queues to process; all of them when empty
 	PollOnly       bool             // LISTEN does not work, as behind a transaction pooler
 	PollInterval   time.Duration    // how often a queue that no notification wakes is polled; 10 s when zero, with PollOnly 1 s
@@ -192,8 +192,8 @@ func addWorkers(bundle Bundle, cfg Config) error {
 		}
 		Add(bundle, expire)
 	}
-	Add(interruptible, &Audit{every: cfg.Audit.Every,
-		auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
+	Add(interruptible, &Audit{every: cfg.Audits,
+		auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: auditAccounts,
 			Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Hooks: cfg.Hooks}})
 	return nil
 }
@@ -214,15 +214,10 @@ func riverIndexes() []string {
 	}
 }
 
-// AuditPlan is how often audits run, and how many accounts they compare.
-type AuditPlan struct {
-	Every    time.Duration
-	Accounts int
-}
-
 const (
-	auditWindow = 24 * time.Hour
-	auditSettle = 30 * time.Second
+	auditAccounts = 20
+	auditWindow   = 24 * time.Hour
+	auditSettle   = 30 * time.Second
 )
 
 // postRetention returns how long posts stay; 0: for ever.
@@ -277,10 +272,10 @@ func addPeriodic(b Bundle, cfg Config) {
 	if cfg.Keep != nil {
 		b.Every(time.Hour, jobs.Expire{}, true)
 	}
-	if cfg.Audit.Every > 0 {
+	if cfg.Audits > 0 {
 		// The job runs often and checks whether an audit is due, because its interval starts again
 		// when a process restarts.
-		b.Every(min(cfg.Audit.Every, time.Hour), jobs.Audit{}, false)
+		b.Every(min(cfg.Audits, time.Hour), jobs.Audit{}, false)
 	}
 }
 
