@@ -40,7 +40,7 @@ type bundle struct {
 type periodicJob struct {
 	interval time.Duration
 	job      river.JobArgs
-	start    bool
+	later    bool // not when a process becomes leader, only an interval later
 }
 
 // Pool returns the pool of the process.
@@ -100,9 +100,14 @@ func (b Bundle) Projector(name string) *Projector {
 // Queue has the process work a queue, up to most of its jobs at once.
 func (b Bundle) Queue(name string, most int) { b.queues[name] = most }
 
-// Every adds a job periodically; if start is set, also when the process becomes leader.
-func (b Bundle) Every(interval time.Duration, job river.JobArgs, start bool) {
-	b.bundle.periodic = append(b.bundle.periodic, periodicJob{interval, job, start})
+// Every adds a job when the process becomes leader, and then periodically.
+func (b Bundle) Every(interval time.Duration, job river.JobArgs) {
+	b.bundle.periodic = append(b.bundle.periodic, periodicJob{interval: interval, job: job})
+}
+
+// Later adds a job periodically, for the first time an interval after the process becomes leader.
+func (b Bundle) Later(interval time.Duration, job river.JobArgs) {
+	b.bundle.periodic = append(b.bundle.periodic, periodicJob{interval, job, true})
 }
 
 // OnStart calls do before the first job is worked. If it fails, the process does not start.
@@ -113,16 +118,14 @@ func (b Bundle) OnStart(do func(context.Context, *river.Client[pgx.Tx]) error) {
 // Run runs do beside the workers. Its context ends with them.
 func (b Bundle) Run(do func(context.Context, *river.Client[pgx.Tx])) { b.runs = append(b.runs, do) }
 
-// periodicJobs returns the periodic jobs. If start is set, it also adds those that say so when the leader
-// starts.
-func (b Bundle) periodicJobs(start bool) []*river.PeriodicJob {
+func (b Bundle) periodicJobs() []*river.PeriodicJob {
 	if b.cfg.ProcessOnly {
 		return nil // this client never becomes leader
 	}
 	list := make([]*river.PeriodicJob, len(b.bundle.periodic))
 	for i, p := range b.bundle.periodic {
 		list[i] = river.NewPeriodicJob(river.PeriodicInterval(p.interval), func() (river.JobArgs, *river.InsertOpts) { return p.job, nil },
-			&river.PeriodicJobOpts{RunOnStart: start && p.start})
+			&river.PeriodicJobOpts{RunOnStart: !p.later})
 	}
 	return list
 }

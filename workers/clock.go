@@ -160,7 +160,7 @@ func (c *Client) readClock(ctx context.Context) error {
 	}
 	c.clock.set(read.Now)
 	if step != 0 {
-		c.PeriodicJobs().AddMany(c.bundle.periodicJobs(false))
+		c.PeriodicJobs().AddMany(c.bundle.periodicJobs())
 		c.cfg.Logger.Warn("database_clock_stepped", "by", step.Round(time.Millisecond).String())
 	}
 	if step < 0 {

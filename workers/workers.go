@@ -133,7 +133,7 @@ func New(cfg Config) (*Client, error) {
 		Hooks:                       []rivertype.Hook{&dates{}, &deaths{}},
 		Middleware:                  append(keepLogs(), newMeasure(cfg.Registerer), newTraced(cfg.Tracer)),
 		PollOnly:                    cfg.PollOnly,
-		PeriodicJobs:                bundle.periodicJobs(true),
+		PeriodicJobs:                bundle.periodicJobs(),
 		ReindexerIndexNames:         indexes,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
 		JobTimeout:                  cfg.JobTimeout,
@@ -264,18 +264,18 @@ func (b Bundle) served() (map[string]river.QueueConfig, error) {
 
 // addPeriodic adds the periodic jobs of the core.
 func addPeriodic(b Bundle, cfg Config) {
-	b.Every(cfg.SyncInterval, jobs.SyncFollows{}, true)
-	b.Every(cfg.AlertInterval, jobs.CheckAlerts{}, true)
-	b.Every(time.Minute, jobs.RetryDeadLetters{}, true)
-	b.Every(time.Minute, jobs.DeleteExpired{}, true)
-	b.Every(time.Minute, jobs.FillCollections{}, true)
+	b.Every(cfg.SyncInterval, jobs.SyncFollows{})
+	b.Every(cfg.AlertInterval, jobs.CheckAlerts{})
+	b.Every(time.Minute, jobs.RetryDeadLetters{})
+	b.Every(time.Minute, jobs.DeleteExpired{})
+	b.Every(time.Minute, jobs.FillCollections{})
 	if cfg.Keep != nil {
-		b.Every(time.Hour, jobs.Expire{}, true)
+		b.Every(time.Hour, jobs.Expire{})
 	}
 	if cfg.Audits > 0 {
 		// The job runs often and checks whether an audit is due, because its interval starts again
 		// when a process restarts.
-		b.Every(min(cfg.Audits, time.Hour), jobs.Audit{}, false)
+		b.Later(min(cfg.Audits, time.Hour), jobs.Audit{})
 	}
 }
 

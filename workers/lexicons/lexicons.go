@@ -64,9 +64,9 @@ func Add(b workers.Bundle, cfg Config) {
 	workers.Add(b, &CheckParked{pool: b.Pool()})
 	workers.Add(interruptible, &FetchRecord{pool: b.Pool(), api: b.Bluesky(), projections: b.Projections(), fetched: b.Fetched()})
 	workers.Add(interruptible, &ResolveLexicon{pool: b.Pool(), api: b.Bluesky(), txt: cfg.TXT, names: cfg.Resolve})
-	b.Every(time.Minute, CheckParkedArgs{}, true)
+	b.Every(time.Minute, CheckParkedArgs{})
 	for _, name := range cfg.Resolve {
-		b.Every(resolveInterval, ResolveLexiconArgs{NSID: name}, true)
+		b.Every(resolveInterval, ResolveLexiconArgs{NSID: name})
 	}
 	if !b.ProcessOnly() {
 		b.OnStart(func(ctx context.Context, client *river.Client[pgx.Tx]) error { return cfg.store(ctx, b.Pool(), client) })

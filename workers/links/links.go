@@ -37,14 +37,14 @@ func Add(b workers.Bundle, cfg Config) {
 	workers.Add(interruptible, &ResolveLinks{pool: b.Pool(), client: cfg.Redirects, patience: patience, now: time.Now})
 	workers.Add(interruptible, &ReadProfiles{pool: b.Pool(), api: b.Bluesky(), patience: b.Timeout() / 3})
 	workers.Add(interruptible, &VerifyHandles{pool: b.Pool(), api: b.Bluesky(), patience: b.Timeout() / 3})
-	b.Every(time.Minute, CheckSubjectsArgs{}, true)
-	b.Every(time.Minute, VerifyHandlesArgs{}, true)
-	b.Every(countsCheckInterval, CheckCountsArgs{}, false)
+	b.Every(time.Minute, CheckSubjectsArgs{})
+	b.Every(time.Minute, VerifyHandlesArgs{})
+	b.Later(countsCheckInterval, CheckCountsArgs{})
 	if b.Bluesky() != nil {
-		b.Every(time.Minute, ReadProfilesArgs{}, true)
+		b.Every(time.Minute, ReadProfilesArgs{})
 	}
 	if cfg.Redirects != nil {
-		b.Every(time.Minute, ResolveLinksArgs{}, true)
+		b.Every(time.Minute, ResolveLinksArgs{})
 	}
 	b.Run(newCounter(b, cfg.announced).run)
 	expiry := newExpiry(b.Pool(), cfg.Keep)

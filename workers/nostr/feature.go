@@ -135,10 +135,10 @@ func (r *relays) work(b workers.Bundle) error {
 	workers.Add(interruptible, &ReadRelays{relays: r, most: 4 * mostBackfilled, window: b.Window(), patience: patience})
 	workers.Add(interruptible, &AuditRelays{relays: r, patience: b.Timeout()})
 	if r.Check() == nil {
-		b.Every(time.Minute, ReadAuthorsArgs{}, true)
-		b.Every(time.Minute, ReadRelaysArgs{}, true)
+		b.Every(time.Minute, ReadAuthorsArgs{})
+		b.Every(time.Minute, ReadRelaysArgs{})
 		if b.Audits() {
-			b.Every(time.Hour, AuditRelaysArgs{}, true)
+			b.Every(time.Hour, AuditRelaysArgs{})
 		}
 	}
 	return nil
