@@ -34,28 +34,28 @@ func (s *accountLockSet) add(did string) {
 	*s |= 1 << (h % accountLocks)
 }
 
+// lockMode is the function that takes a lock.
+type lockMode string
+
+const (
+	exclusively lockMode = "pg_advisory_xact_lock"
+	shared      lockMode = "pg_advisory_xact_lock_shared"
+)
+
 // queueLocks takes the locks, in order, until the transaction ends. It is a separate
 // statement, because a statement's snapshot is older than the locks that it waits
 // for. It also sets a timeout: if this process pauses before the commit, the server
 // ends the transaction, because others wait for these locks and for the stream's
 // row.
-func (s accountLockSet) queueLocks(q *pgx.Batch, exclusive bool) {
-	const (
-		begin  = `SELECT set_config('idle_in_transaction_session_timeout', '5s', true), count(`
-		shared = begin + `pg_advisory_xact_lock_shared($1, n)) FROM unnest($2::int[]) AS n`
-		all    = begin + `pg_advisory_xact_lock($1, n)) FROM unnest($2::int[]) AS n`
-	)
+func (s accountLockSet) queueLocks(q *pgx.Batch, how lockMode) {
 	numbers := make([]int32, 0, bits.OnesCount32(uint32(s)))
 	for n := range int32(accountLocks) {
 		if s&(1<<n) != 0 {
 			numbers = append(numbers, n)
 		}
 	}
-	sql := shared
-	if exclusive {
-		sql = all
-	}
-	q.Queue(sql, accountLockSpace, numbers)
+	q.Queue(`SELECT set_config('idle_in_transaction_session_timeout', '5s', true), count(`+string(how)+`($1, n)) FROM unnest($2::int[]) AS n`,
+		accountLockSpace, numbers)
 }
 
 // accounts returns the locks of all accounts whose records, status or dead letters

@@ -211,7 +211,7 @@ func projectedRows(records string, tables []string) string {
 func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections, hooks ...Hook) error {
 	b := Batch{Deletions: deletions, Projections: projections, Hooks: hooks}
 	q := &pgx.Batch{}
-	b.accounts().queueLocks(q, true)
+	b.accounts().queueLocks(q, exclusively)
 	b.queueTombstones(q)
 	b.queueHooks(q)
 	b.queueWrites(q, new([]Key)) // locks the rows
@@ -250,7 +250,7 @@ WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.re
 	b := Batch{Writes: sortedWrites(writes)}
 	columns := b.writeColumns(len(b.Writes))
 	q := &pgx.Batch{}
-	b.accounts().queueLocks(q, true)
+	b.accounts().queueLocks(q, exclusively)
 	q.Queue(lock, columns[:3]...)
 	q.Queue(prepare, columns[:7]...)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {

@@ -151,7 +151,11 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	copying := !careful && len(b.Writes) >= copyAtLeast
 	deleted := true
 	q := &pgx.Batch{}
-	b.accounts().queueLocks(q, b.Exclusive || lease == (Lease{}))
+	how := shared
+	if b.Exclusive || lease == (Lease{}) {
+		how = exclusively
+	}
+	b.accounts().queueLocks(q, how)
 	if lease != (Lease{}) {
 		b.queueAdvance(q, lease)
 	}
@@ -325,7 +329,7 @@ func (b *Batch) writeColumns(n int) []any {
 func StoreRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	b := Batch{Writes: sortedWrites(writes)}
 	q := &pgx.Batch{}
-	b.accounts().queueLocks(q, true)
+	b.accounts().queueLocks(q, exclusively)
 	b.queueWrites(q, &written)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return nil, fmt.Errorf("store records: %w", err)

@@ -139,7 +139,7 @@ func (d *DeadLetter) Store(ctx context.Context, pool *pgxpool.Pool, stream strin
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		b := Batch{DeadLetters: []DeadLetter{*d}}
 		q := &pgx.Batch{}
-		b.accounts().queueLocks(q, true)
+		b.accounts().queueLocks(q, exclusively)
 		d.queue(q, stream)
 		return tx.SendBatch(ctx, q).Close()
 	})

@@ -53,7 +53,7 @@ WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey
 	}
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		q := &pgx.Batch{}
-		accounts.queueLocks(q, true)
+		accounts.queueLocks(q, exclusively)
 		for _, table := range p.Tables {
 			q.Queue(fmt.Sprintf(remove, pgx.Identifier{table}.Sanitize()), collections, dids, rkeys, unread)
 		}

@@ -51,7 +51,7 @@ ORDER BY collection, rkey`
 func BuryRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
 	b := Batch{Deletions: deletions}
 	q := &pgx.Batch{}
-	b.accounts().queueLocks(q, true)
+	b.accounts().queueLocks(q, exclusively)
 	b.queueTombstones(q)
 	return Send(ctx, tx, "bury records", q)
 }

@@ -81,7 +81,7 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 	case owner.Status == "deleted" || !owner.Wanted:
 		return h.drop(ctx, histories)
 	case owner.Status != "active": // its server would refuse
-		return h.postpone(ctx, histories, errors.New("the account is "+owner.Status), historyClosed, false, false)
+		return h.postpone(ctx, histories, errors.New("the account is "+owner.Status), historyClosed, history.Untried)
 	}
 	if network := w.networks.Of(job.Args.DID); network != nil {
 		return h.fromNetwork(ctx, histories, network)
@@ -358,24 +358,23 @@ func (h *pastReader) failed(ctx context.Context, histories []history.Account, er
 	tries := histories[0].Tries
 	switch {
 	case bluesky.Classify(err) == bluesky.RateLimited:
-		return h.postpone(ctx, histories, err, max(bluesky.RetryAfter(err), historyRetry), false, false)
+		return h.postpone(ctx, histories, err, max(bluesky.RetryAfter(err), historyRetry), history.Untried)
 	case Refused(err) || unverified:
-		return h.postpone(ctx, histories, err, historyClosed<<min(tries, 10), true, true)
+		return h.postpone(ctx, histories, err, historyClosed<<min(tries, 10), history.Rejected)
 	}
-	return h.postpone(ctx, histories, err, historyRetry<<min(2*tries, 20), true, false)
+	return h.postpone(ctx, histories, err, historyRetry<<min(2*tries, 20), history.Failed)
 }
 
 // postpone records why the account cannot be read, and when to try again. Attempts that
-// count eventually end the account's run. again: the next attempt starts at the
-// beginning.
-func (h *pastReader) postpone(ctx context.Context, histories []history.Account, cause error, wait time.Duration, counts, again bool) error {
+// count eventually end the account's run.
+func (h *pastReader) postpone(ctx context.Context, histories []history.Account, cause error, wait time.Duration, attempt history.Attempt) error {
 	h.log.Info("history_postponed", "error", cause)
 	for _, a := range histories {
 		wait := min(wait, longestRetry)
-		if counts && a.Tries+1 >= historyTries {
+		if attempt != history.Untried && a.Tries+1 >= historyTries {
 			wait = 0
 		}
-		if err := history.PostponeAccount(ctx, h.pool, a, cause.Error(), wait, counts, again); err != nil {
+		if err := history.PostponeAccount(ctx, h.pool, a, cause.Error(), wait, attempt); err != nil {
 			return err
 		}
 	}

@@ -228,7 +228,7 @@ func (p *historyPass) readStream(ctx context.Context, network Network, l history
 // fromNetwork reads the account's events, for each history.
 func (h *pastReader) fromNetwork(ctx context.Context, histories []history.Account, network Network) error {
 	if err := network.Check(); err != nil {
-		return h.postpone(ctx, histories, err, historyRetry, true, false)
+		return h.postpone(ctx, histories, err, historyRetry, history.Failed)
 	}
 	for i, a := range histories {
 		found, err := Backfilled{Cut: "the account has reached the limit"}, error(nil)
@@ -244,7 +244,7 @@ func (h *pastReader) fromNetwork(ctx context.Context, histories []history.Accoun
 			err = errors.New(found.Unread)
 		}
 		if err != nil {
-			return h.postpone(ctx, histories[i:], err, historyRetry<<min(2*a.Tries, 20), true, false)
+			return h.postpone(ctx, histories[i:], err, historyRetry<<min(2*a.Tries, 20), history.Failed)
 		}
 		a.Records = int64(found.Written)
 		h.limited.records -= a.Records

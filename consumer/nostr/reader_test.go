@@ -33,7 +33,7 @@ func relays(t *testing.T, authors, configured int, all ...simnet.NostrRelay) (*s
 	for i := range keys {
 		keys[i], _ = protocol.ParseKey(net.Key(i))
 	}
-	guarded := &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}
+	guarded := &http.Client{Transport: guard.Config{Loopback: true}.Transport(http.DefaultTransport.(*http.Transport))}
 	return net, nostr.NewReader(nostr.ReaderConfig{
 		Relays: net.URLs()[:configured], Key: &[32]byte{31: 5}, AuthorRelays: guarded, Timeout: time.Minute,
 	}), keys
@@ -92,7 +92,7 @@ func TestAuthorRelaysAreGuarded(t *testing.T) {
 	t.Parallel()
 	n, _, keys := relays(t, 1, 1, simnet.NostrRelay{Page: 500}, simnet.NostrRelay{Page: 500})
 	n.WriteAs(0, nil, 100, 3, nil, "")
-	guarded := &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), false)}
+	guarded := &http.Client{Transport: guard.Config{}.Transport(http.DefaultTransport.(*http.Transport))}
 	reader := nostr.NewReader(nostr.ReaderConfig{Relays: n.URLs()[:1], AuthorRelays: guarded})
 	found, unread, err := reader.Latest(t.Context(), n.URLs()[1:], []int{3}, keys)
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestRelaysRedirectNowhere(t *testing.T) {
 	_, _, err := nostr.NewReader(nostr.ReaderConfig{Relays: []string{url}}).Latest(t.Context(), nil, []int{3}, [][32]byte{{1}})
 	require.ErrorContains(t, err, "302")
 	strangers := nostr.NewReader(
-		nostr.ReaderConfig{AuthorRelays: &http.Client{Transport: guard.Transport(http.DefaultTransport.(*http.Transport), true)}})
+		nostr.ReaderConfig{AuthorRelays: &http.Client{Transport: guard.Config{Loopback: true}.Transport(http.DefaultTransport.(*http.Transport))}})
 	err = strangers.Stored(t.Context(), url, func([]*protocol.Event) error { return nil },
 		nostr.Query{Kinds: []int{3}, Authors: [][32]byte{{1}}, Most: 1})
 	require.ErrorContains(t, err, "302")

@@ -26,15 +26,8 @@ type Config struct {
 	Resolver *net.Resolver    // net.DefaultResolver when nil
 }
 
-// Transport returns a copy of a transport that connects to public addresses only. It
-// never uses a proxy, which would resolve names itself. With loopback, addresses of this
-// machine are allowed too.
-func Transport(of *http.Transport, loopback bool) *http.Transport {
-	return Config{Loopback: loopback}.Transport(of)
-}
-
 // Transport returns a copy of a transport that connects to allowed addresses only. It
-// never uses a proxy.
+// never uses a proxy, which would resolve names itself.
 func (c Config) Transport(of *http.Transport) *http.Transport {
 	t := of.Clone()
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Resolver: c.Resolver, Control: c.check}

@@ -40,7 +40,7 @@ func TestTransportIsGuarded(t *testing.T) {
 	base := &http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return r.URL, nil }}
 	for _, address := range []string{server.URL, strings.Replace(server.URL, "127.0.0.1", "localhost", 1)} {
 		get := func(loopback bool) error {
-			resp, err := (&http.Client{Transport: Transport(base, loopback)}).Get(address)
+			resp, err := (&http.Client{Transport: Config{Loopback: loopback}.Transport(base)}).Get(address)
 			if err == nil {
 				resp.Body.Close() // the body is not used
 			}

@@ -138,10 +138,18 @@ WHERE h.collection = $1 AND h.run = e.run`
 	return schema.Exec(ctx, db, "end the history of "+a.DID, sql, a.Collection, a.DID, a.Run, a.Records, a.Bytes, limited)
 }
 
+// Attempt is how an attempt to read an account ended.
+type Attempt int
+
+const (
+	Untried  Attempt = iota // it does not count
+	Failed                  // the next one continues
+	Rejected                // the next one starts from the beginning
+)
+
 // PostponeAccount records why an account cannot be read, and when to try again;
-// zero: not in this run. counts: this is a failed attempt. again: the next attempt starts
-// from the beginning.
-func PostponeAccount(ctx context.Context, db schema.DB, a Account, problem string, wait time.Duration, counts, again bool) error {
+// zero: not in this run.
+func PostponeAccount(ctx context.Context, db schema.DB, a Account, problem string, wait time.Duration, attempt Attempt) error {
 	const sql = `
 WITH postponed AS (
     UPDATE history_accounts
@@ -154,7 +162,8 @@ WITH postponed AS (
     RETURNING run
 )
 UPDATE histories AS h SET unread = h.unread + 1 FROM postponed AS p WHERE h.collection = $1 AND h.run = p.run`
-	return schema.Exec(ctx, db, "postpone the history of "+a.DID, sql, a.Collection, a.DID, a.Run, schema.Text(problem), wait, counts, again)
+	return schema.Exec(ctx, db, "postpone the history of "+a.DID, sql, a.Collection, a.DID, a.Run, schema.Text(problem), wait,
+		attempt != Untried, attempt == Rejected)
 }
 
 // DropAccount takes an account off a history that waits for it, because it is

@@ -112,7 +112,7 @@ func TestAnotherRunReadsEveryAccountAgain(t *testing.T) {
 	a.Records, a.Bytes = 3, 30
 	require.NoError(t, history.EndAccount(t.Context(), pool, a, true))
 	require.NoError(t, history.EndAccount(t.Context(), pool, a, true), "ending an account twice must change nothing")
-	require.NoError(t, history.PostponeAccount(t.Context(), pool, b, "a test", time.Hour, true, true))
+	require.NoError(t, history.PostponeAccount(t.Context(), pool, b, "a test", time.Hour, history.Rejected))
 	require.NoError(t, history.DropAccount(t.Context(), pool, c))
 	figures := func() string {
 		t.Helper()

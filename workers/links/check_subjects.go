@@ -78,7 +78,7 @@ func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[CheckSubjectsAr
 // CheckSubjects, where no periodic job does it. It asks no service.
 func projectChanged(ctx context.Context, b workers.Bundle) error {
 	const unlimited = 24 * time.Hour // no other job waits
-	links := newProcessPosts(b, false)
+	links := newProcessPosts(b)
 	links.patience = unlimited
 	check := subjectCheck{CheckSubjects: newCheckSubjects(b, links), job: &rivertype.JobRow{}, until: time.Now().Add(unlimited)}
 	_, err := check.changed(ctx)

@@ -30,7 +30,8 @@ type Config struct {
 // Add adds the workers of links.
 func Add(b workers.Bundle, cfg Config) {
 	interruptible, patience := b.Interruptible(), b.Timeout()/2
-	posts := newProcessPosts(b, cfg.Redirects != nil)
+	posts := newProcessPosts(b)
+	posts.resolves = cfg.Redirects != nil
 	workers.Add(b, posts)
 	workers.Add(b, &CheckCounts{pool: b.Pool(), log: b.Log()})
 	workers.Add(interruptible, newCheckSubjects(b, posts))

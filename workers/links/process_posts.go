@@ -48,7 +48,7 @@ type ProcessPosts struct {
 // repostCollection is the collection of reposts.
 const repostCollection = "app.bsky.feed.repost"
 
-func newProcessPosts(b workers.Bundle, resolves bool) *ProcessPosts {
+func newProcessPosts(b workers.Bundle) *ProcessPosts {
 	f := promauto.With(b.Registerer())
 	seconds := prometheus.ExponentialBuckets(0.005, 1.7, 20)
 	return &ProcessPosts{
@@ -60,7 +60,6 @@ func newProcessPosts(b workers.Bundle, resolves bool) *ProcessPosts {
 			Help: "Time from the arrival of a batch's first event until its links count in the ranking.", Buckets: seconds}),
 		find:     link.InPost,
 		patience: b.Timeout() / 2,
-		resolves: resolves,
 		profiles: b.Bluesky() != nil,
 	}
 }

@@ -75,7 +75,7 @@ func worker(pool *pgxpool.Pool) *ProcessPosts {
 }
 
 func measured(pool *pgxpool.Pool, r prometheus.Registerer) *ProcessPosts {
-	return newProcessPosts(workers.NewBundle(workers.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Registerer: r}), false)
+	return newProcessPosts(workers.NewBundle(workers.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Registerer: r}))
 }
 
 func work(ctx context.Context, w *ProcessPosts, rkeys ...string) error {

@@ -192,13 +192,16 @@ func (w *ReadAuthors) checkNames(ctx context.Context) error {
 	for _, n := range names {
 		g.Go(func() error {
 			found, err := w.names.LookUp(asking, n.Name)
-			var denied *wellknown.Denied
-			unknown := err != nil && !errors.As(err, &denied)
 			if asking.Err() != nil {
 				return nil // the domain was not asked
 			}
-			confirmed := err == nil && nostr.DID(found.Key) == n.DID
-			err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error { return directory.RecordName(ctx, tx, n, confirmed, unknown, now) })
+			check := directory.Denied
+			if _, denied := errors.AsType[*wellknown.Denied](err); err != nil && !denied {
+				check = directory.Unasked
+			} else if err == nil && nostr.DID(found.Key) == n.DID {
+				check = directory.Confirmed
+			}
+			err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error { return directory.RecordName(ctx, tx, n, check, now) })
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()

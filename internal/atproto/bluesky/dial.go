@@ -30,7 +30,7 @@ func newHTTPClients(given *http.Client, loopback bool) (trusted, guarded *http.C
 		transport = transport.Clone()
 		transport.MaxIdleConnsPerHost = maxIdle
 	}
-	trusted, guarded = &http.Client{Transport: transport}, &http.Client{Transport: guard.Transport(transport, loopback)}
+	trusted, guarded = &http.Client{Transport: transport}, &http.Client{Transport: guard.Config{Loopback: loopback}.Transport(transport)}
 	if given != nil {
 		trusted.Jar, trusted.Timeout = given.Jar, given.Timeout
 	}

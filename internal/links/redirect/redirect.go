@@ -36,7 +36,7 @@ func New(cfg Config) *Client {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	var round http.RoundTripper = cfg.Transport
 	if cfg.Transport == nil {
-		round = guard.Transport(http.DefaultTransport.(*http.Transport), false) // it is one
+		round = guard.Config{}.Transport(http.DefaultTransport.(*http.Transport)) // it is one
 	}
 	return &Client{cfg, &http.Client{
 		Transport:     round,

@@ -73,10 +73,10 @@ func TestOlderListsChangeNothing(t *testing.T) {
 	}
 	require.Equal(t, []string{"wss://hint.example", "wss://two.example"}, relays())
 	require.Equal(t, "A two https://x/2 -", profile())
-	confirm := func(name string, confirmed, unknown bool) {
+	confirm := func(name string, check directory.NameCheck) {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			return directory.RecordName(t.Context(), tx, directory.UncheckedName{DID: a, Name: name}, confirmed, unknown, now)
+			return directory.RecordName(t.Context(), tx, directory.UncheckedName{DID: a, Name: name}, check, now)
 		}))
 	}
 	names := func() []directory.UncheckedName {
@@ -85,12 +85,12 @@ func TestOlderListsChangeNothing(t *testing.T) {
 		return all
 	}
 	require.Equal(t, []directory.UncheckedName{{DID: a, Name: "a@example.com"}}, names())
-	confirm("other@example.com", true, false)
+	confirm("other@example.com", directory.Confirmed)
 	require.Equal(t, "A two https://x/2 -", profile(), "the profile claims another name meanwhile")
-	confirm("a@example.com", true, false)
+	confirm("a@example.com", directory.Confirmed)
 	require.Equal(t, "A two https://x/2 a@example.com", profile())
 	require.Empty(t, names())
-	confirm("a@example.com", false, true)
+	confirm("a@example.com", directory.Unasked)
 	require.Equal(t, "A two https://x/2 a@example.com", profile(), "the domain is away")
 
 	store(now, directory.AuthorLists{
@@ -109,8 +109,8 @@ func TestOlderListsChangeNothing(t *testing.T) {
 	require.Empty(t, store(now, directory.AuthorLists{DID: a, ProfileRev: "3", DisplayName: "A three", Name: "b@example.com", RelaysRev: "3"}))
 	require.Equal(t, "A three -", profile(), "the new name is not confirmed")
 	require.Equal(t, []string{"wss://hint.example"}, relays())
-	confirm("b@example.com", true, false)
-	confirm("b@example.com", false, false)
+	confirm("b@example.com", directory.Confirmed)
+	confirm("b@example.com", directory.Denied)
 	require.Equal(t, "A three -", profile(), "the name was confirmed, and no longer is")
 }
 
@@ -149,7 +149,7 @@ WHERE a.did = $1`, a)[0]
 	const all, none = "A https://x/ a@example.com {wss://a.example}", "{}"
 	require.Equal(t, all, store("2"))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return directory.RecordName(t.Context(), tx, directory.UncheckedName{DID: a, Name: "a@example.com"}, true, false, now)
+		return directory.RecordName(t.Context(), tx, directory.UncheckedName{DID: a, Name: "a@example.com"}, directory.Confirmed, now)
 	}))
 	erase("2")
 	require.Equal(t, none, store("2"))

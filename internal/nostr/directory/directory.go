@@ -179,17 +179,26 @@ LIMIT $2`
 	return schema.All(ctx, db, "find the names to check", pgx.RowToStructByPos[UncheckedName], sql, since, limit)
 }
 
-// RecordName stores whether the domain confirmed a name. unknown: the domain could not be asked, so
-// its earlier answer stays. Nothing changes if the account claims another name meanwhile.
-func RecordName(ctx context.Context, tx pgx.Tx, n UncheckedName, confirmed, unknown bool, now time.Time) error {
+// NameCheck is what the domain of a name says.
+type NameCheck int
+
+// Unasked: the domain could not be asked, so its earlier answer stays.
+const (
+	Denied NameCheck = iota
+	Confirmed
+	Unasked
+)
+
+// RecordName stores what the domain of a name says. Nothing changes if the account claims another name meanwhile.
+func RecordName(ctx context.Context, tx pgx.Tx, n UncheckedName, check NameCheck, now time.Time) error {
 	const asked = `UPDATE nostr_authors SET name_at = $3 WHERE did = $1 AND name = $2`
 	tag, err := tx.Exec(ctx, asked, n.DID, n.Name, now)
-	if err == nil && tag.RowsAffected() > 0 && !unknown {
+	if err == nil && tag.RowsAffected() > 0 && check != Unasked {
 		const handle = `
 UPDATE accounts
 SET handle = CASE WHEN $3 THEN $2 END, handle_at = $4
 WHERE did = $1 AND handle IS DISTINCT FROM CASE WHEN $3 THEN $2 END`
-		_, err = tx.Exec(ctx, handle, n.DID, n.Name, confirmed, now)
+		_, err = tx.Exec(ctx, handle, n.DID, n.Name, check == Confirmed, now)
 	}
 	if err != nil {
 		return fmt.Errorf("store whether %s is confirmed: %w", n.Name, err)
