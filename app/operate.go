@@ -134,9 +134,9 @@ func (p App) Tools() []ServedTool { return p.tools }
 // openTools reports whether the tools need no token.
 func (p App) openTools(at net.Addr) bool { return p.cfg.terminal && loopback(at) }
 
-// servedTools lists the tools that a process with these roles serves.
-func (p App) servedTools(at net.Addr, roles []string) (all []ServedTool) {
-	if onlyReads(roles) || p.cfg.OpsToken == "" && !p.openTools(at) {
+// servedTools lists the tools that the process serves.
+func (p App) servedTools(at net.Addr) (all []ServedTool) {
+	if p.cfg.OpsToken == "" && !p.openTools(at) {
 		return nil
 	}
 	for _, tool := range p.parts.Tools {
@@ -145,28 +145,21 @@ func (p App) servedTools(at net.Addr, roles []string) (all []ServedTool) {
 	return all
 }
 
-// onlyReads reports whether a process does nothing but read streams. It has no tools.
-func onlyReads(roles []string) bool { return slices.Equal(roles, []string{RoleConsumer}) }
-
 // serveOps serves health and metrics on l, of a process with these roles, until ctx ends.
 func (p App) serveOps(ctx context.Context, l net.Listener, roles []string) error {
 	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.Limits(), 3*time.Second, p.parts.Health...), poolMetrics{p.pool}, buildInfo())
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
-	tools := p.parts.Tools
-	if onlyReads(roles) {
-		tools = nil
-	}
 	handler, err := web.OpsHandler(web.OpsConfig{
 		DB: p.pool, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
 		Check: func(ctx context.Context) error { return Migrated(ctx, p.pool) },
-		Token: p.cfg.OpsToken, Tools: tools, OpenTools: p.openTools(l.Addr()),
+		Token: p.cfg.OpsToken, Tools: p.parts.Tools, OpenTools: p.openTools(l.Addr()),
 		Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log,
 	})
 	if err != nil {
 		return err
 	}
 	var bodies []string
-	for _, tool := range tools {
+	for _, tool := range p.parts.Tools {
 		bodies = append(bodies, tool.Path)
 	}
 	if err := p.serveHTTP(ctx, l, web.ServerConfig{Handler: handler, Connections: opsConnections, Bodies: bodies}); err != nil {

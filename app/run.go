@@ -119,8 +119,11 @@ func (p App) WithOps(ctx context.Context, f func(context.Context, App) error, ro
 }
 
 func (p App) withOps(ctx context.Context, roles []string, l net.Listener, f func(context.Context, App) error) error {
+	if slices.Equal(roles, []string{RoleConsumer}) {
+		p.parts.Tools = nil // a process that only reads streams has none
+	}
 	if l != nil {
-		p.tools = p.servedTools(l.Addr(), roles)
+		p.tools = p.servedTools(l.Addr())
 	}
 	if err := p.register(ctx); err != nil {
 		return err
