@@ -494,7 +494,7 @@ CREATE TABLE history_accounts (
     did text COLLATE "C" NOT NULL,
     run integer NOT NULL,
     state text DEFAULT 'waiting'::text NOT NULL, -- waiting; done: read to the end or to the limit; unread: it cannot be read for now, and problem says why.
-    place jsonb, -- The position in the account's repository. NULL: nothing has been read in this run.
+    "position" jsonb, -- The position in the account's repository. NULL: nothing has been read in this run.
     records bigint DEFAULT 0 NOT NULL, -- The records read so far. An account that reaches the limit has only its newest ones.
     bytes bigint DEFAULT 0 NOT NULL, -- The JSON of these records, in bytes.
     limited boolean DEFAULT false NOT NULL, -- It reached WEIR_HISTORY_RECORDS or WEIR_HISTORY_BYTES: older records are not stored.

@@ -143,7 +143,7 @@ func (h *pastReader) open(ctx context.Context, histories []history.Account) (rel
 			release()
 			return nil, err
 		}
-		if a.Place == nil {
+		if a.Position == nil {
 			fresh += len(h.names[a.Collection])
 		}
 	}
@@ -225,8 +225,8 @@ func (h *pastReader) takeMemory(ctx context.Context) (taken bool, err error) {
 // fill reads the collections of one history from the stored position on.
 func (h *pastReader) fill(ctx context.Context, a history.Account) error {
 	var at repositoryPlace
-	if a.Place != nil && h.copied == nil {
-		if err := json.Unmarshal(a.Place, &at); err != nil {
+	if a.Position != nil && h.copied == nil {
+		if err := json.Unmarshal(a.Position, &at); err != nil {
 			return fmt.Errorf("read the position in %s: %w", h.did, err)
 		}
 	}
@@ -304,7 +304,7 @@ func (h *pastReader) page(ctx context.Context, repo *repository, a *history.Acco
 	if h.copied != nil { // this copy will be gone, so the next attempt lists from the beginning
 		stored = repositoryPlace{}
 	}
-	if moved.Place, err = json.Marshal(stored); err != nil {
+	if moved.Position, err = json.Marshal(stored); err != nil {
 		return fmt.Errorf("store the position in %s: %w", h.did, err)
 	}
 	err = repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), next.Rev, c,

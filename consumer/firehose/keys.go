@@ -49,8 +49,8 @@ type keys struct {
 	lookups *prometheus.CounterVec
 
 	mu      sync.Mutex
-	known   lru // lookups that found a key
-	absent  lru // lookups that found no key; separate from known, so that invented accounts evict no key
+	found   lru // lookups that found a key
+	absent  lru // lookups that found no key; separate from found, so that invented accounts evict no key
 	pending map[string]*lookup
 	own     int // how many of pending are lookups from accounts' own servers
 }
@@ -80,7 +80,7 @@ func ended(err error) *lookup {
 func (k *keys) of(did string) *lookup {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if l := k.known.get(did, keyLife); l != nil {
+	if l := k.found.get(did, keyLife); l != nil {
 		return l
 	}
 	if l := k.absent.get(did, absentLife); l != nil {
@@ -93,7 +93,7 @@ func (k *keys) of(did string) *lookup {
 func (k *keys) again(did string, old *lookup) *lookup {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if l := k.known.get(did, keyLife); l != nil && l != old {
+	if l := k.found.get(did, keyLife); l != nil && l != old {
 		return l // a lookup that another commit started
 	}
 	return k.fetch(did)
@@ -104,7 +104,7 @@ func (k *keys) again(did string, old *lookup) *lookup {
 func (k *keys) forget(did string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.known.remove(did)
+	k.found.remove(did)
 	k.absent.remove(did)
 	if l := k.pending[did]; l != nil {
 		l.stale = l.begun
@@ -161,9 +161,9 @@ func (k *keys) run(did string, l *lookup) {
 		case l.stale:
 		case l.err == nil:
 			k.absent.remove(did)
-			k.known.put(did, l)
+			k.found.put(did, l)
 		case errors.Is(l.err, ErrNoKey):
-			k.known.remove(did)
+			k.found.remove(did)
 			k.absent.put(did, l)
 		}
 	}

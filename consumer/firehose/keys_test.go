@@ -101,7 +101,7 @@ func TestKeysAreForgottenInTurn(t *testing.T) {
 		require.Equal(t, 5, d.count())
 		ask("a")
 		require.Equal(t, 5, d.count())
-		require.Len(t, v.keys.known.at, 3)
+		require.Len(t, v.keys.found.at, 3)
 		time.Sleep(25 * time.Hour) // synctest's
 		ask("a")
 		require.Equal(t, 6, d.count(), "an old key is fetched again")

@@ -64,7 +64,7 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 		cfg: cfg, log: cfg.Logger, pool: make(chan struct{}, maxProofs),
 		keys: &keys{source: cfg.Key, timeout: cmp.Or(cfg.Timeout, 10*time.Second), pace: pace{spacing: cmp.Or(cfg.Spacing, 10*time.Millisecond)},
 			running: [2]chan struct{}{make(chan struct{}, cmp.Or(cfg.Lookups, 16)), make(chan struct{}, cmp.Or(cfg.Lookups, 16))},
-			known:   newLRU(cmp.Or(cfg.Cached, 100_000)), absent: newLRU(maxAbsent), pending: map[string]*lookup{},
+			found:   newLRU(cmp.Or(cfg.Cached, 100_000)), absent: newLRU(maxAbsent), pending: map[string]*lookup{},
 			lookups: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_source_key_lookups_total",
 				Help: "DID documents read for the keys of accounts, by outcome: found, absent (the account has no key), failed. Expect no failed " +
 					"ones."}, []string{"outcome"})},

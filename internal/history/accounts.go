@@ -71,7 +71,7 @@ type Account struct {
 	Collection string // the collection of the history
 	DID        string
 	Run        int
-	Place      json.RawMessage // nil: it has not been read
+	Position   json.RawMessage // nil: it has not been read
 	Records    int64
 	Bytes      int64
 	Tries      int
@@ -100,7 +100,7 @@ JOIN history_accounts AS a ON a.collection = h.collection AND a.did = $1 AND a.s
 // WaitingFor lists the histories that wait for an account, by name.
 func WaitingFor(ctx context.Context, db schema.DB, did string) ([]Account, error) {
 	const sql = `
-SELECT a.collection AS collection, a.did AS did, a.run AS run, a.place AS place, a.records AS records, a.bytes AS bytes, a.tries AS tries
+SELECT a.collection AS collection, a.did AS did, a.run AS run, a.position AS position, a.records AS records, a.bytes AS bytes, a.tries AS tries
 FROM ` + waitingAccounts + ` AND a.did = $1
 ORDER BY a.collection`
 	return schema.All(ctx, db, "read the histories of "+did, pgx.RowToStructByName[Account], sql, did)
@@ -111,9 +111,9 @@ ORDER BY a.collection`
 func MoveAccount(ctx context.Context, tx pgx.Tx, a Account) error {
 	const sql = `
 UPDATE history_accounts
-SET place = $4, records = $5, bytes = $6
+SET position = $4, records = $5, bytes = $6
 WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'`
-	tag, err := tx.Exec(ctx, sql, a.Collection, a.DID, a.Run, a.Place, a.Records, a.Bytes)
+	tag, err := tx.Exec(ctx, sql, a.Collection, a.DID, a.Run, a.Position, a.Records, a.Bytes)
 	if err != nil {
 		return fmt.Errorf("store the position in %s: %w", a.DID, err)
 	}
@@ -127,7 +127,7 @@ WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'`
 func EndAccount(ctx context.Context, db schema.DB, a Account, limited bool) error {
 	const sql = `
 WITH ended AS (
-    UPDATE history_accounts SET state = 'done', records = $4, bytes = $5, limited = $6, place = NULL, read_at = now(), tries = 0,
+    UPDATE history_accounts SET state = 'done', records = $4, bytes = $5, limited = $6, position = NULL, read_at = now(), tries = 0,
         problem = ''
     WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'
     RETURNING run
@@ -155,7 +155,7 @@ WITH postponed AS (
     UPDATE history_accounts
     SET state = 'unread', problem = $4, retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END,
         tries = tries + $6::boolean::int,
-        place   = CASE WHEN NOT $7 THEN place END,
+        position = CASE WHEN NOT $7 THEN position END,
         records = CASE WHEN $7 THEN 0 ELSE records END,
         bytes   = CASE WHEN $7 THEN 0 ELSE bytes END
     WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'

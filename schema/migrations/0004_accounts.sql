@@ -345,7 +345,7 @@ CREATE TABLE history_accounts (
     did        text COLLATE "C" NOT NULL,
     run        int              NOT NULL,
     state      text             NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'done', 'unread')),
-    place      jsonb,
+    position   jsonb,
     records    bigint           NOT NULL DEFAULT 0,
     bytes      bigint           NOT NULL DEFAULT 0,
     limited    boolean          NOT NULL DEFAULT false,
@@ -361,7 +361,7 @@ CREATE INDEX history_accounts_limited ON history_accounts (collection, did) WHER
 
 COMMENT ON TABLE  history_accounts IS 'The accounts of each history, and how far each has been read. Not compared: how far streams, listings and repositories were read.';
 COMMENT ON COLUMN history_accounts.state IS 'waiting; done: read to the end or to the limit; unread: it cannot be read for now, and problem says why.';
-COMMENT ON COLUMN history_accounts.place IS 'The position in the account''s repository. NULL: nothing has been read in this run.';
+COMMENT ON COLUMN history_accounts.position IS 'The position in the account''s repository. NULL: nothing has been read in this run.';
 COMMENT ON COLUMN history_accounts.records IS 'The records read so far. An account that reaches the limit has only its newest ones.';
 COMMENT ON COLUMN history_accounts.bytes IS 'The JSON of these records, in bytes.';
 COMMENT ON COLUMN history_accounts.limited IS 'It reached WEIR_HISTORY_RECORDS or WEIR_HISTORY_BYTES: older records are not stored.';

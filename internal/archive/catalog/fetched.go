@@ -265,7 +265,7 @@ func restoreRun(
 	if err != nil || len(events) == 0 {
 		return changed, err
 	}
-	row.Known = true
+	row.IDsOnly = true
 	return changed, row.store(ctx, tx, schema.Lease{})
 }
 

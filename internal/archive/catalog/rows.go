@@ -30,8 +30,8 @@ type Row struct {
 	// Excerpt returns a record with a single event of a unit; nil: a unit with a new event is
 	// kept whole.
 	Excerpt func(raw []byte, part int) []byte
-	// Known: the units are already in the archive, and are only recorded as known.
-	Known bool
+	// IDsOnly: the units are already in the archive, and only the ids of their events are recorded.
+	IDsOnly bool
 
 	blob     []byte // all units; set by Pack
 	raw      int
@@ -54,7 +54,7 @@ type Event struct {
 // Pack compresses the units before the commit, on the assumption that all of them are new.
 // That is nearly always true.
 func (r *Row) Pack() {
-	if r.Known {
+	if r.IDsOnly {
 		return
 	}
 	records := make([][]byte, len(r.Units))
@@ -121,7 +121,7 @@ WITH fresh AS (` + insertIDs + `
 )
 SELECT (SELECT array_agg(id) FROM fresh) WHERE NOT EXISTS (SELECT FROM stored)`
 	ids, days := r.ids()
-	if r.Known {
+	if r.IDsOnly {
 		q.Queue(insertIDs, ids, days)
 		return
 	}
@@ -195,13 +195,13 @@ VALUES ($1, $2, $3, $4, $5, $6, $7)`
 	return schema.Exec(ctx, tx, "store a row of the archive", sql, stream, r.Wire, records, r.raw, r.blob, r.from, r.to)
 }
 
-// RestoreIDs records archived events as known: those of units, and the IDs of those that
+// RestoreIDs records the ids of archived events: those of units, and of those that
 // several streams bring.
 func RestoreIDs(ctx context.Context, pool *pgxpool.Pool, units []Unit, seen [][16]byte) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		q := &pgx.Batch{}
 		schema.QueueSeen(q, seen)
-		(&Row{Known: true, Units: units}).queue(q, schema.Lease{}, nil)
+		(&Row{IDsOnly: true, Units: units}).queue(q, schema.Lease{}, nil)
 		return tx.SendBatch(ctx, q).Close()
 	})
 	if err != nil {

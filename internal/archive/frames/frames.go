@@ -27,8 +27,8 @@ const (
 type Hook struct {
 	Scope   Scope
 	Follows func(did string) bool // reports whether an account is followed; nil: everyone is
-	Known   bool                  // what is read is already in the archive, and only has to become known
-	// OutOfReach: with Known, the events need not become known, because no server sends them
+	IDsOnly bool                  // what is read is already in the archive: only the ids of its events are recorded
+	// OutOfReach: with IDsOnly, even these are not needed, because no server sends the events
 	// again.
 	OutOfReach bool
 }
@@ -57,7 +57,7 @@ func (h *Hook) Keep(wire *consumer.Wire, m *consumer.Message, events []consumer.
 
 // Commit returns what adds a row to the archive.
 func (h *Hook) Commit(wire *consumer.Wire, kept []any, writes []schema.Write) schema.CommitHook {
-	r := &catalog.Row{Wire: wire.Name, Known: h.Known, Units: make([]catalog.Unit, len(kept))}
+	r := &catalog.Row{Wire: wire.Name, IDsOnly: h.IDsOnly, Units: make([]catalog.Unit, len(kept))}
 	if !wire.Shared {
 		r.Excerpt = wire.Excerpt
 	}

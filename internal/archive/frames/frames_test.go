@@ -210,14 +210,14 @@ func knownAgain(s *stream, wire consumer.Wire) {
 
 func even(did string) bool { return did[len(did)-1]%2 == 0 }
 
-// TestKnownBecomesKnownOnly reads events that are archived already into an empty database. Their
+// TestArchivedEventsAddOnlyTheirIDs reads events that are archived already into an empty database. Their
 // ids are stored, unless no server sends these events again: then there would be years of ids.
-func TestKnownBecomesKnownOnly(t *testing.T) {
+func TestArchivedEventsAddOnlyTheirIDs(t *testing.T) {
 	t.Parallel()
 	for _, outOfReach := range []bool{false, true} {
 		s := newStream(t, false, 100)
 		s.reads(func(cfg *consumer.Config) {
-			cfg.Frames = &frames.Hook{Scope: frames.ScopeStored, Known: true, OutOfReach: outOfReach}
+			cfg.Frames = &frames.Hook{Scope: frames.ScopeStored, IDsOnly: true, OutOfReach: outOfReach}
 		})
 		require.Zero(t, s.count(`SELECT count(*) FROM archive_open`))
 		require.Equal(t, !outOfReach, s.count(`SELECT count(*) FROM archived_ids`) > 0)

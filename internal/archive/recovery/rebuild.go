@@ -253,7 +253,7 @@ func (r *rebuilding) commitSegment(ctx context.Context, m archive.Manifest, reco
 	if err != nil {
 		return err
 	}
-	archived := &frames.Hook{Scope: r.Scope, Follows: r.follows, Known: true, OutOfReach: m.LastAt.Before(r.reach)}
+	archived := &frames.Hook{Scope: r.Scope, Follows: r.follows, IDsOnly: true, OutOfReach: m.LastAt.Before(r.reach)}
 	return r.Consume(ctx, consumer.Config{
 		Source: &recording.Records{Name: m.Name, Wire: wire, Frames: records}, Storage: consumer.Storage{Follows: r.follows, Frames: archived},
 	})
