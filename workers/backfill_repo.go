@@ -367,7 +367,9 @@ func (h *pastReader) failed(ctx context.Context, histories []history.Account, er
 
 // postpone records why the account cannot be read, and when to try again. Attempts that
 // count eventually end the account's run.
-func (h *pastReader) postpone(ctx context.Context, histories []history.Account, cause error, wait time.Duration, attempt history.Attempt) error {
+func (h *pastReader) postpone(
+	ctx context.Context, histories []history.Account, cause error, wait time.Duration, attempt history.Attempt,
+) error {
 	h.log.Info("history_postponed", "error", cause)
 	for _, a := range histories {
 		wait := min(wait, longestRetry)

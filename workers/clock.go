@@ -152,7 +152,7 @@ func (c *Client) readClock(ctx context.Context) error {
 		return err
 	}
 	if read.Shortened {
-		c.cfg.Logger.Warn("leader_lease_shortened", "hint", "the database's clock was set back: if River's leader is dead, another follows in 15 s")
+		c.cfg.Logger.Warn("leader_lease_shortened", "hint", "the database's clock was set back: a dead leader is followed in 15 s")
 	}
 	step := c.clock.step(read.Now)
 	if step != 0 {

@@ -95,7 +95,8 @@ func (v *Variables) relays(core feature.Core) (*relays, error) {
 	r.verifier = source.NewVerifier(source.VerifierConfig{Registerer: core.Metrics})
 	var guarded *http.Client
 	if v.AuthorRelays > 0 {
-		guarded = &http.Client{Transport: guard.Config{Loopback: v.AuthorLoopback}.Transport(http.DefaultTransport.(*http.Transport))} // it is an *http.Transport
+		transport := http.DefaultTransport.(*http.Transport) // it is one
+		guarded = &http.Client{Transport: guard.Config{Loopback: v.AuthorLoopback}.Transport(transport)}
 	}
 	r.Reader = source.NewReader(source.ReaderConfig{
 		Relays: v.Relays, Key: r.key, AuthorRelays: guarded, UserAgent: core.UserAgent, Logger: core.Log,
