@@ -117,8 +117,8 @@ func TestRelaysRedirectNowhere(t *testing.T) {
 	url := "ws" + strings.TrimPrefix(relay.URL, "http")
 	_, _, err := nostr.NewReader(nostr.ReaderConfig{Relays: []string{url}}).Latest(t.Context(), nil, []int{3}, [][32]byte{{1}})
 	require.ErrorContains(t, err, "302")
-	strangers := nostr.NewReader(
-		nostr.ReaderConfig{AuthorRelays: &http.Client{Transport: guard.Config{Loopback: true}.Transport(http.DefaultTransport.(*http.Transport))}})
+	loopback := guard.Config{Loopback: true}.Transport(http.DefaultTransport.(*http.Transport))
+	strangers := nostr.NewReader(nostr.ReaderConfig{AuthorRelays: &http.Client{Transport: loopback}})
 	err = strangers.Stored(t.Context(), url, func([]*protocol.Event) error { return nil },
 		nostr.Query{Kinds: []int{3}, Authors: [][32]byte{{1}}, Most: 1})
 	require.ErrorContains(t, err, "302")

@@ -100,7 +100,8 @@ JOIN history_accounts AS a ON a.collection = h.collection AND a.did = $1 AND a.s
 // WaitingFor lists the histories that wait for an account, by name.
 func WaitingFor(ctx context.Context, db schema.DB, did string) ([]Account, error) {
 	const sql = `
-SELECT a.collection AS collection, a.did AS did, a.run AS run, a.position AS position, a.records AS records, a.bytes AS bytes, a.tries AS tries
+SELECT a.collection AS collection, a.did AS did, a.run AS run, a.position AS position, a.records AS records, a.bytes AS bytes,
+       a.tries AS tries
 FROM ` + waitingAccounts + ` AND a.did = $1
 ORDER BY a.collection`
 	return schema.All(ctx, db, "read the histories of "+did, pgx.RowToStructByName[Account], sql, did)

@@ -232,7 +232,8 @@ ORDER BY l.name`
 // run.
 const newWaiting = `
 ON CONFLICT (collection, did) DO UPDATE
-SET run = excluded.run, state = 'waiting', position = NULL, records = 0, bytes = 0, limited = false, tries = 0, retry_at = NULL, problem = ''
+SET run = excluded.run, state = 'waiting', position = NULL, records = 0, bytes = 0, limited = false, tries = 0, retry_at = NULL,
+    problem = ''
 WHERE a.run < excluded.run`
 
 // ErrMoved means that another process has moved a listing or an account's position, or
