@@ -186,6 +186,8 @@ func TestQueriesLockThePartitionsOfTheirKeys(t *testing.T) {
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `SET plan_cache_mode = auto`)
+	require.NoError(t, err)
 	for range 20 {
 		require.NoError(t, pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
 			_, err := schema.LockPosts(t.Context(), tx, keys)

@@ -31,6 +31,7 @@ func newPlanned(t *testing.T, statistics bool) *planned {
 	t.Helper()
 	config := schematest.New(t).Config()
 	config.MaxConns, config.MinConns = 1, 0
+	config.ConnConfig.RuntimeParams["plan_cache_mode"] = "auto"
 	one, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(one.Close)

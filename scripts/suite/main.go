@@ -33,6 +33,7 @@ type options struct {
 	busy    int
 	atOnce  int
 	outputs string
+	server  map[string]string // settings of Postgres
 }
 
 func main() {
@@ -51,6 +52,10 @@ func main() {
 	changes := flag.Bool("affected", false, "test the packages that the changes since -base affect")
 	base := flag.String("base", "", "the commit before the changes; by default where the branch left its upstream, or HEAD~")
 	flag.Parse()
+	o.server = map[string]string{"max_connections": "600"}
+	if *short { // planning the statements of the quick tests takes longer than running them
+		o.server["plan_cache_mode"] = "force_generic_plan"
+	}
 	o.build = []string{"-vet=off", "-ldflags=-s -w", "-tags=" + *tags, fmt.Sprintf("-race=%t", *race)}
 	o.test = []string{"-test.v=test2json", "-test.paniconexit0", fmt.Sprintf("-test.short=%t", *short), "-test.run=" + *run,
 		"-test.skip=" + *skip, "-test.bench=" + *bench, "-test.benchtime=1x", "-test.timeout=" + timeout.String()}
@@ -150,7 +155,7 @@ func compile(ctx context.Context, o options, folder string, patterns []string) (
 // round tests every package once, on a new Postgres server.
 func (r *results) round(ctx context.Context, o options, packages []compiled) error {
 	before, began := children(), time.Now()
-	server, err := devpg.Start(ctx, devpg.Options{Settings: map[string]string{"max_connections": "600"}})
+	server, err := devpg.Start(ctx, devpg.Options{Settings: o.server})
 	if err != nil {
 		return err
 	}
