@@ -59,6 +59,10 @@ func storedLedger(t *testing.T, pool *pgxpool.Pool) []string {
 // concurrent runs and the next sweep.
 func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 	t.Parallel()
+	rounds := 60
+	if testing.Short() {
+		rounds = 20
+	}
 	for name, run := range map[string]func(ctx context.Context, w expiring, now time.Time, random *rand.Rand) error{
 		"undisturbed": func(ctx context.Context, w expiring, now time.Time, _ *rand.Rand) error { return w.Run(ctx, now) },
 		"killed": func(ctx context.Context, w expiring, now time.Time, random *rand.Rand) error {
@@ -102,7 +106,7 @@ func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 			require.NoError(t, w.Run(t.Context(), now))
 			truth.expire(now)
 			kept, gone, n := 0, 0, 0
-			for round := range 60 {
+			for round := range rounds {
 				now = now.Add(time.Duration(1+random.IntN(10)) * time.Hour)
 				truth.decide(t, pool, random)
 				for range random.IntN(20) {
@@ -117,8 +121,8 @@ func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 				require.NoError(t, w.Run(t.Context(), now))
 				require.Equal(t, before, fingerprint(t, pool), "a second run must write nothing, round %d", round)
 			}
-			require.Greater(t, kept, 20, "too few links were kept to test the rule")
-			require.Greater(t, gone, 10, "too few links expired to test the rule")
+			require.Greater(t, kept, rounds/3, "too few links were kept to test the rule")
+			require.Greater(t, gone, rounds/10, "too few links expired to test the rule")
 		})
 	}
 }
@@ -294,6 +298,10 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var expiries, writers errgroup.Group
 	var gone, again atomic.Int64
+	least := 150
+	if testing.Short() {
+		least = 50
+	}
 	for range 2 {
 		expiries.Go(func() error {
 			rule := ranking.LinkRule{Now: now, Sharers: 5}
@@ -314,7 +322,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	for n := range 4 {
 		writers.Go(func() error {
 			random := rand.New(rand.NewPCG(5, uint64(n)))
-			for i := 0; i < 150 || gone.Load() <= 20; i++ { // until enough links were deleted meanwhile
+			for i := 0; i < least || gone.Load() <= 20; i++ { // until enough links were deleted meanwhile
 				url := fmt.Sprint("u", random.IntN(3)) // shared from time to time
 				key := postKey(fmt.Sprint("did:", n), tid(now, i))
 				shares := []ranking.Share{{Key: key, Link: link.Link{Identity: url, URL: url}, How: "post", SharedAt: now}}

@@ -73,12 +73,16 @@ func killed(ctx context.Context, w *ProcessPosts, job *river.Job[ProcessPostsArg
 // checks the subjects that change.
 func TestAnyOrderOfQuotesEndsTheSame(t *testing.T) {
 	t.Parallel()
+	rounds := 10
+	if testing.Short() {
+		rounds = 2
+	}
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			c := newTown(t)
 			random, stored := rand.New(rand.NewPCG(seed, 9)), conversation{}
-			for range 10 {
+			for range rounds {
 				c.busy(random, func(todo chan<- *river.Job[ProcessPostsArgs]) { c.converse(random, stored, 25, todo) })
 				c.check(c.checks())
 				require.Equal(t, stored.sharing(), c.sharing())
