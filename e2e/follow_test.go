@@ -19,7 +19,7 @@ import (
 // followNetwork is a simulated network whose hub follows this many accounts.
 func followNetwork(t *testing.T, follows int) *simnet.Net {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 600, Follows: follows, History: 8000, HistorySpan: 3 * time.Hour})
+	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 600, Follows: follows, History: 4000, HistorySpan: 3 * time.Hour})
 	require.NoError(t, err)
 	startNetwork(t, n)
 	return n
@@ -207,9 +207,8 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL`) == 1 },
 		20*time.Millisecond)
 	settled(t, pool)
-	require.Equal(t, current(n, active(n, followed)), slices.DeleteFunc(stored(t, pool), func(post string) bool {
-		return !slices.Contains(current(n, active(n, followed)), post)
-	}))
+	want := current(n, active(n, followed))
+	require.Equal(t, want, slices.DeleteFunc(stored(t, pool), func(post string) bool { return !slices.Contains(want, post) }))
 	require.Equal(t, 1,
 		count(t, pool, `SELECT count(*) FROM gaps WHERE how_closed LIKE 'the records of % accounts were compared%' AND accounts > 0`))
 	stopServe(t, serve)
