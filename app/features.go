@@ -183,6 +183,11 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return schema.Migrate(ctx, pool, tables(Features())...)
 }
 
+// PlanMigration returns what Migrate would do, like schema.Plan.
+func PlanMigration(ctx context.Context, pool *pgxpool.Pool) ([]schema.Step, error) {
+	return schema.Plan(ctx, pool, tables(Features())...)
+}
+
 // Migrated returns nil if a database has this binary's schema, like schema.Check.
 func Migrated(ctx context.Context, pool *pgxpool.Pool) error {
 	return schema.Check(ctx, pool, tables(Features())...)

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/internal/web"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -151,7 +152,7 @@ func (p App) serveOps(ctx context.Context, l net.Listener, roles []string) error
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
 	handler, err := web.OpsHandler(web.OpsConfig{
 		DB: p.pool, Metrics: p.metrics, Limits: p.cfg.Limits(), Features: p.parts.Health,
-		Check: func(ctx context.Context) error { return Migrated(ctx, p.pool) },
+		Check: func(ctx context.Context) error { return schema.CheckRunning(ctx, p.pool, tables(p.cfg.features)...) },
 		Token: p.cfg.OpsToken, Tools: p.parts.Tools, OpenTools: p.openTools(l.Addr()),
 		Reads: slices.Contains(roles, RoleConsumer), Owner: p.owner, Logger: p.log,
 	})

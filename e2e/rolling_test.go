@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,7 +53,11 @@ func TestRollingRestart(t *testing.T) {
 	k.progress(5)
 	migrate := startProgram(t, next, k.env, "migrate")
 	require.Zero(t, migrate.wait(t, patience), migrate.stderr.String())
+	require.Contains(t, migrate.stdout.String(), fmt.Sprintf("pending  core/%04d_next\n", version))
 	k.progress(5)
+	becomes(t, k.process.opsURL(t), "live")
+	answer, reason := getOps(t, k.process.opsURL(t)+"/readyz", "")
+	require.Equal(t, http.StatusOK, answer, reason)
 
 	_, refusal, code := weir(t, k.env, "serve")
 	require.Equal(t, 1, code)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,15 +24,19 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Core is the part of the schema that every database of Weir has. Each feature has a part of its own: a
-// folder of numbered files NNNN_name.sql, each of which is applied in a transaction of its own. Its first
-// line is "-- part NAME", followed by ", after A, B" if it uses the tables of other features.
+// Core is the part of the schema that every database of Weir has. Each feature has a part of its own: numbered
+// files migrations/NNNN_name.sql, each of which is applied in a transaction of its own. The first line of the first
+// one is "-- part NAME", followed by ", after A, B" if it uses the tables of other features. Once a release has a
+// file, it never changes: what comes later is another file.
 const Core = "core"
+
+// riverPart is the part that River's migrator applies, before all others.
+const riverPart = "river"
 
 // migrationLock is the advisory lock of the process that migrates.
 const migrationLock = 0x77656972 // "weir"
 
-// migration is one numbered file of a part.
+// migration is one numbered step of a part.
 type migration struct {
 	part    string
 	version int
@@ -41,9 +46,15 @@ type migration struct {
 
 func (m *migration) String() string { return m.part + "/" + m.name }
 
+// sum is the checksum that the database keeps of the migration.
+func (m *migration) sum() string {
+	sum := sha256.Sum256([]byte(m.sql))
+	return hex.EncodeToString(sum[:])
+}
+
 // TooNewError means that the database was migrated by a newer binary.
 type TooNewError struct {
-	What             string // whose migrations: a part's name, or "river"
+	What             string // whose migrations: a part's name
 	Database, Binary int
 }
 
@@ -53,16 +64,16 @@ func (e *TooNewError) Error() string {
 		e.What, e.Database, e.Binary)
 }
 
-// UnreleasedError means that the database has a migration that no release has. It was
-// made by a build from source, before the first release or between two.
+// UnreleasedError means that the database has another migration than the binary. A build from source
+// made one of them, before the first release or between two.
 type UnreleasedError struct {
 	Migration string // its name in the database
 }
 
 func (e *UnreleasedError) Error() string {
-	return fmt.Sprintf("an unreleased version of Weir made this database: its migration %s is not one of this binary's. "+
-		"It cannot be upgraded, and nothing in it was changed. Make a new database and move the watches to it: "+
-		"see \"Starting anew\" in docs/operations.md", e.Migration)
+	return fmt.Sprintf("the migration %s of the database is not that of this binary: an unreleased version of Weir made one of the two. "+
+		"Nothing was changed. Run a released binary. If the database is the unreleased one, it cannot be upgraded: make a new "+
+		"database and move the watches to it: see \"Starting anew\" in docs/operations.md", e.Migration)
 }
 
 // MissingPartError means that the database has tables of a feature that this binary lacks.
@@ -74,52 +85,44 @@ func (e *MissingPartError) Error() string {
 		"and `weir projection list` shows the rest. Nothing was changed", e.Part)
 }
 
-// Migrate brings the database to this binary's schema: first River's tables, through
-// River's migrator, then the core's and those of the features. If several processes
-// call it at once, one migrates, and the others wait and find nothing to do. It returns
-// a *TooNewError if the database is newer than the binary, a *MissingPartError if it has
-// a feature that the binary lacks, and an *UnreleasedError if an unreleased version made
-// it; all leave the database unchanged.
+// Migrate brings the database to this binary's schema: River's tables, the core's, and those of the features. If
+// several processes call it at once, one migrates, and the others wait and find nothing to do. It returns
+// a *TooNewError if the database is newer than the binary, a *MissingPartError if it has a feature that the binary
+// lacks, and an *UnreleasedError if an unreleased version made it; all leave the database unchanged. A migration that
+// fails leaves it as the ones before left it.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
-	all, err := readMigrations(features)
-	if err != nil {
-		return err
-	}
-	return withLock(ctx, pool, migrationLock, func() error { return migrate(ctx, pool, all) })
+	return withLock(ctx, pool, migrationLock, func() error {
+		return compare(ctx, pool, features, func(conn *pgxpool.Conn, _, missing []migration, err error) error {
+			if err == nil {
+				err = requireExtension(ctx, conn, "pg_trgm")
+			}
+			for i := 0; i < len(missing) && err == nil; i++ {
+				err = missing[i].apply(ctx, conn.Conn())
+			}
+			return err
+		})
+	})
 }
 
-func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("connect to migrate: %w", err)
-	}
-	defer conn.Release()
-	missing, err := notApplied(ctx, conn.Conn(), pool, all)
-	if err != nil {
-		return err
-	}
-	if err := requireExtension(ctx, conn, "pg_trgm"); err != nil {
-		return err
-	}
-	if err := migrateRiver(ctx, pool); err != nil {
-		return err
-	}
-	const table = `CREATE TABLE IF NOT EXISTS weir_migration (
-		part       text        NOT NULL,
-		version    int         NOT NULL,
-		name       text        NOT NULL,
-		applied_at timestamptz NOT NULL DEFAULT now(),
-		PRIMARY KEY (part, version)
-	)`
-	if _, err := conn.Exec(ctx, table); err != nil {
-		return fmt.Errorf("make weir_migration: %w", err)
-	}
-	for _, m := range missing {
-		if err := m.apply(ctx, conn.Conn()); err != nil {
+// Step is a migration of this binary.
+type Step struct {
+	Name    string // of its part, with its number, such as "core/0001_jobs"
+	Applied bool   // the database has it
+}
+
+// Plan returns the migrations in their order, and which of them Migrate would apply. It changes nothing, and returns
+// the errors with which Migrate changes nothing.
+func Plan(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) (steps []Step, err error) {
+	err = compare(ctx, pool, features, func(conn *pgxpool.Conn, all, missing []migration, err error) error {
+		for _, m := range all {
+			steps = append(steps, Step{Name: m.String(), Applied: !slices.Contains(missing, m)})
+		}
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		return requireExtension(ctx, conn, "pg_trgm")
+	})
+	return steps, err
 }
 
 // requireExtension returns an error that says what to do if the database does not have
@@ -151,73 +154,45 @@ SELECT EXISTS (SELECT FROM pg_extension WHERE extname = $1)            AS instal
 // Check returns nil if the database has exactly this binary's migrations, and otherwise an error:
 // those of Migrate, or one that names the command to run if it has fewer.
 func Check(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
-	all, err := readMigrations(features)
-	if err != nil {
+	return compare(ctx, pool, features, func(_ *pgxpool.Conn, all, missing []migration, err error) error {
+		if err == nil && len(missing) > 0 {
+			err = fmt.Errorf("the database lacks %d of %d migrations, the first of them %s: run `weir migrate`", len(missing), len(all),
+				&missing[0])
+		}
 		return err
+	})
+}
+
+// CheckRunning is Check for a process that started before a newer binary migrated the database: it goes on.
+func CheckRunning(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
+	err := Check(ctx, pool, features...)
+	if errors.As(err, new(*TooNewError)) || errors.As(err, new(*MissingPartError)) {
+		return nil
 	}
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("connect to the database: %w", err)
-	}
-	defer conn.Release()
-	missing, err := notApplied(ctx, conn.Conn(), pool, all)
-	if err != nil {
-		return err
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("the database lacks %d of %d weir migrations, the first of them %s: run `weir migrate`", len(missing), len(all),
-			&missing[0])
-	}
-	return nil
+	return err
 }
 
 // Versions returns the last migration of each part, such as "core/0005_ops", in the order in which they
-// are applied, and at the end River's.
+// are applied.
 func Versions(features ...fs.FS) ([]string, error) {
 	all, err := readMigrations(features)
-	if err != nil {
-		return nil, err
-	}
-	river, err := rivermigrate.New(riverpgxv5.New(nil), nil)
-	if err != nil {
-		return nil, fmt.Errorf("open river's migrator: %w", err)
-	}
 	var last []string
 	for i := range all {
 		if i+1 == len(all) || all[i+1].part != all[i].part {
 			last = append(last, all[i].String())
 		}
 	}
-	return append(last, fmt.Sprintf("river/%d", latestRiver(river))), nil
+	return last, err
 }
 
-// latestRiver returns the number of the last migration of River's migrator.
-func latestRiver[T any](river *rivermigrate.Migrator[T]) int {
-	newest := 0
-	for _, m := range river.AllVersions() {
-		newest = max(newest, m.Version)
-	}
-	return newest
-}
-
-// Fingerprint returns a hash of all migrations, River's too.
+// Fingerprint returns a hash of all migrations.
 func Fingerprint(features ...fs.FS) (string, error) {
 	all, err := readMigrations(features)
-	if err != nil {
-		return "", err
-	}
-	river, err := rivermigrate.New(riverpgxv5.New(nil), nil)
-	if err != nil {
-		return "", fmt.Errorf("open river's migrator: %w", err)
-	}
 	h := sha256.New()
 	for i := range all {
 		fmt.Fprintf(h, "%s\n%s\n", &all[i], all[i].sql)
 	}
-	for _, m := range river.AllVersions() {
-		fmt.Fprintf(h, "river %d\n%s\n", m.Version, m.SQLUp)
-	}
-	return hex.EncodeToString(h.Sum(nil))[:16], nil
+	return hex.EncodeToString(h.Sum(nil))[:16], err
 }
 
 // part is the migrations of the core or of a feature.
@@ -227,13 +202,13 @@ type part struct {
 	files []migration
 }
 
-// readMigrations returns the migrations of the core and of the features, each part after those that it uses.
+// readMigrations returns the migrations of River, the core and the features, each part after those that it uses.
 func readMigrations(features []fs.FS) ([]migration, error) {
-	own, err := fs.Sub(migrations, "migrations")
+	all, err := riverMigrations()
 	if err != nil {
-		return nil, fmt.Errorf("list migrations: %w", err)
+		return nil, err
 	}
-	core, err := readPart(own)
+	core, err := readPart(migrations)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +221,8 @@ func readMigrations(features []fs.FS) ([]migration, error) {
 		left = append(left, p)
 	}
 	slices.SortFunc(left, func(a, b part) int { return strings.Compare(a.name, b.name) })
-	all, done := core.files, []string{core.name}
+	all = append(all, core.files...)
+	done := []string{core.name}
 	for len(left) > 0 {
 		i := slices.IndexFunc(left, func(p part) bool {
 			return !slices.ContainsFunc(p.after, func(name string) bool { return !slices.Contains(done, name) })
@@ -261,14 +237,35 @@ func readMigrations(features []fs.FS) ([]migration, error) {
 	return all, nil
 }
 
+func riverMigrations() (all []migration, err error) {
+	migrator, err := riverMigrator()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range migrator.AllVersions() {
+		name := fmt.Sprintf("%04d_%s", m.Version, strings.ReplaceAll(m.Name, " ", "_"))
+		all = append(all, migration{part: riverPart, version: m.Version, name: name, sql: m.SQLUp})
+	}
+	return all, nil
+}
+
+func riverMigrator() (*rivermigrate.Migrator[pgx.Tx], error) {
+	migrator, err := rivermigrate.New(riverpgxv5.New(nil), nil)
+	if err != nil {
+		return nil, fmt.Errorf("open river's migrator: %w", err)
+	}
+	return migrator, nil
+}
+
 // readPart reads the migrations of one part.
 func readPart(folder fs.FS) (p part, err error) {
-	names, err := fs.Glob(folder, "*.sql")
+	names, err := fs.Glob(folder, "migrations/*.sql")
 	if err != nil || len(names) == 0 {
 		return p, errors.Join(errors.New("a part of the schema has no migrations"), err)
 	}
-	for i, file := range names { // fs.Glob sorts them
-		sql, err := fs.ReadFile(folder, file)
+	for i, at := range names { // fs.Glob sorts them
+		file := path.Base(at)
+		sql, err := fs.ReadFile(folder, at)
 		if err != nil {
 			return p, fmt.Errorf("read a migration: %w", err)
 		}
@@ -293,40 +290,56 @@ func readPart(folder fs.FS) (p part, err error) {
 	return p, nil
 }
 
-// notApplied returns the migrations that the database lacks, and an error if the
-// database has migrations that this binary lacks.
-func notApplied(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []migration) ([]migration, error) {
-	applied, err := appliedNames(ctx, conn)
+// compare calls f with this binary's migrations, those of them that the database lacks, and an error if the database
+// has others.
+func compare(
+	ctx context.Context, pool *pgxpool.Pool, features []fs.FS, f func(conn *pgxpool.Conn, all, missing []migration, err error) error,
+) error {
+	all, err := readMigrations(features)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var missing []migration
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	defer conn.Release()
+	applied, err := appliedMigrations(ctx, conn)
+	if err != nil {
+		return err
+	}
+	missing, err := notApplied(all, applied)
+	return f(conn, all, missing, err)
+}
+
+// notApplied returns the migrations that the database lacks, and an error if the database has other ones than this
+// binary.
+func notApplied(all []migration, applied map[partVersion]appliedMigration) (missing []migration, err error) {
 	newest := map[string]int{} // the last version of each part
 	for _, m := range all {
-		name, ok := applied[partVersion{m.part, m.version}]
+		at := partVersion{m.part, m.version}
+		found, ok := applied[at]
 		if !ok {
 			missing = append(missing, m)
-		} else if name != m.name {
-			return nil, &UnreleasedError{Migration: name}
+		} else if m.part != riverPart && (found.Name != m.name || found.SHA256 != m.sum()) {
+			return nil, &UnreleasedError{Migration: m.part + "/" + found.Name}
 		}
-		delete(applied, partVersion{m.part, m.version})
+		delete(applied, at)
 		newest[m.part] = m.version
 	}
-	var refused error
-	for at, name := range applied {
-		switch {
+	for at, found := range applied {
+		switch tooNew := (*TooNewError)(nil); {
 		case newest[at.Part] == 0:
-			return nil, &MissingPartError{Part: at.Part}
+			if err == nil { // a newer binary may have it
+				err = &MissingPartError{Part: at.Part}
+			}
 		case at.Version <= newest[at.Part]:
-			return nil, &UnreleasedError{Migration: name}
-		default:
-			refused = &TooNewError{What: at.Part, Database: at.Version, Binary: newest[at.Part]}
+			return nil, &UnreleasedError{Migration: at.Part + "/" + found.Name}
+		case !errors.As(err, &tooNew) || tooNew.Database < at.Version:
+			err = &TooNewError{What: at.Part, Database: at.Version, Binary: newest[at.Part]}
 		}
 	}
-	if refused != nil {
-		return nil, refused
-	}
-	return missing, checkRiver(ctx, pool)
+	return missing, err
 }
 
 // partVersion identifies a migration.
@@ -335,13 +348,32 @@ type partVersion struct {
 	Version int
 }
 
-// appliedNames returns the names of the database's Weir migrations.
-func appliedNames(ctx context.Context, db DB) (map[partVersion]string, error) {
+// appliedMigration is what the database knows of a migration. Of River's it knows only that it has it.
+type appliedMigration struct {
+	partVersion
+	Name   string
+	SHA256 string
+}
+
+// appliedMigrations returns the database's migrations.
+func appliedMigrations(ctx context.Context, db DB) (map[partVersion]appliedMigration, error) {
+	applied := map[partVersion]appliedMigration{}
+	if exists, err := isTable(ctx, db, "river_migration"); err != nil {
+		return nil, err
+	} else if exists {
+		versions, err := All(ctx, db, "read river_migration", pgx.RowTo[int], `SELECT version FROM river_migration`)
+		if err != nil {
+			return nil, err
+		}
+		for _, version := range versions {
+			applied[partVersion{riverPart, version}] = appliedMigration{}
+		}
+	}
 	exists, err := isTable(ctx, db, "weir_migration")
 	if err != nil || !exists {
-		return nil, err
+		return applied, err
 	}
-	const before = `SELECT name FROM weir_migration WHERE to_jsonb(weir_migration) ->> 'part' IS NULL ORDER BY version LIMIT 1`
+	const before = `SELECT name FROM weir_migration WHERE to_jsonb(weir_migration) ->> 'sha256' IS NULL ORDER BY version LIMIT 1`
 	old, err := All(ctx, db, "read weir_migration", pgx.RowTo[string], before)
 	if err != nil {
 		return nil, err
@@ -349,55 +381,16 @@ func appliedNames(ctx context.Context, db DB) (map[partVersion]string, error) {
 	if len(old) > 0 {
 		return nil, &UnreleasedError{Migration: old[0]}
 	}
-	type row struct {
-		partVersion
-		Name string
-	}
-	rows, err := All(ctx, db, "read weir_migration", pgx.RowToStructByName[row],
-		`SELECT part AS part, version AS version, name AS name FROM weir_migration`)
-	if err != nil {
-		return nil, err
-	}
-	names := make(map[partVersion]string, len(rows))
+	rows, err := All(ctx, db, "read weir_migration", pgx.RowToStructByName[appliedMigration],
+		`SELECT part AS part, version AS version, name AS name, sha256 AS sha256 FROM weir_migration`)
 	for _, r := range rows {
-		names[r.partVersion] = r.Name
+		applied[r.partVersion] = r
 	}
-	return names, nil
-}
-
-func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
-	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
-	if err != nil {
-		return fmt.Errorf("open river's migrator: %w", err)
-	}
-	newest := latestRiver(migrator)
-	exists, err := isTable(ctx, pool, "river_migration")
-	if err != nil || !exists {
-		return err
-	}
-	at, err := One(ctx, pool, "read river_migration", pgx.RowTo[int], `SELECT coalesce(max(version), 0) FROM river_migration`)
-	if err != nil {
-		return err
-	}
-	if at > newest {
-		return &TooNewError{What: "river", Database: at, Binary: newest}
-	}
-	return nil
+	return applied, err
 }
 
 func isTable(ctx context.Context, db DB, name string) (bool, error) {
 	return One(ctx, db, "look for "+name, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, name)
-}
-
-func migrateRiver(ctx context.Context, pool *pgxpool.Pool) error {
-	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
-	if err != nil {
-		return fmt.Errorf("open river's migrator: %w", err)
-	}
-	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
-		return fmt.Errorf("migrate river's tables: %w", err)
-	}
-	return nil
 }
 
 // Limits for a migration while other processes run. A migration that waits for a lock
@@ -416,8 +409,14 @@ func (m migration) apply(ctx context.Context, conn *pgx.Conn) error {
 		}
 		var pgErr *pgconn.PgError
 		blocked := errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "55P03")
-		if !blocked || try == migrationTries {
-			return fmt.Errorf("apply migration %s: %w", &m, err)
+		if blocked && try == migrationTries {
+			return fmt.Errorf("apply migration %s: other transactions kept what it changes locked for a minute (%w). Nothing of it was kept. "+
+				"End those transactions, which `SELECT pid, xact_start, query FROM pg_stat_activity ORDER BY xact_start` shows, "+
+				"and run `weir migrate` again", &m, err)
+		}
+		if !blocked {
+			return fmt.Errorf("apply migration %s: %w. Nothing of it was kept, and what ran still runs: "+
+				"correct what Postgres names, and run `weir migrate` again", &m, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -432,10 +431,29 @@ func (m migration) try(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, migrationLockTimeout.Milliseconds())); err != nil {
 			return err
 		}
+		if m.part == riverPart {
+			migrator, err := riverMigrator()
+			if err == nil {
+				_, err = migrator.MigrateTx(ctx, tx, rivermigrate.DirectionUp, &rivermigrate.MigrateOpts{TargetVersion: m.version})
+			}
+			return err
+		}
+		const table = `CREATE TABLE IF NOT EXISTS weir_migration (
+			part       text        NOT NULL,
+			version    int         NOT NULL,
+			name       text        NOT NULL,
+			sha256     text        NOT NULL,
+			applied_at timestamptz NOT NULL DEFAULT now(),
+			PRIMARY KEY (part, version)
+		)`
+		if _, err := tx.Exec(ctx, table); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, m.sql); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO weir_migration (part, version, name) VALUES ($1, $2, $3)`, m.part, m.version, m.name)
+		_, err := tx.Exec(ctx, `INSERT INTO weir_migration (part, version, name, sha256) VALUES ($1, $2, $3, $4)`,
+			m.part, m.version, m.name, m.sum())
 		return err
 	})
 }

@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"regexp"
 	"slices"
@@ -12,47 +13,26 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
 
-func TestMigrationsRunOnceHoweverManyStart(t *testing.T) {
-	schematest.Long(t)
-	t.Parallel()
-	pool := schematest.New(t)
-	_, err := pool.Exec(t.Context(), `DROP SCHEMA public CASCADE; CREATE SCHEMA public`)
-	require.NoError(t, err)
-	url := pool.Config().ConnString()
-	var g errgroup.Group
-	for range 4 {
-		g.Go(func() error {
-			own, err := pgxpool.New(t.Context(), url)
-			if err != nil {
-				return err
-			}
-			defer own.Close()
-			return schematest.Migrate(t.Context(), own)
-		})
-	}
-	require.NoError(t, g.Wait())
-	require.NoError(t, schematest.Check(t.Context(), pool))
-}
-
 func TestNewerDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	_, err := pool.Exec(t.Context(), `INSERT INTO weir_migration (part, version, name) VALUES ('core', 9999, '9999_future')`)
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_migration (part, version, name, sha256) VALUES ('core', 9999, '9999_future', '')`)
 	require.NoError(t, err)
 	var tooNew *schema.TooNewError
 	require.ErrorAs(t, schematest.Migrate(t.Context(), pool), &tooNew)
 	require.Equal(t, 9999, tooNew.Database)
 	require.ErrorContains(t, schematest.Check(t.Context(), pool), "run the newer binary")
+	require.NoError(t, running(t, pool), "what runs goes on")
 
 	_, err = pool.Exec(t.Context(), `DELETE FROM weir_migration WHERE version >= 2`)
 	require.NoError(t, err)
 	require.ErrorContains(t, schematest.Check(t.Context(), pool), "run `weir migrate`")
+	require.ErrorContains(t, running(t, pool), "run `weir migrate`")
 
 	_, err = pool.Exec(t.Context(), `INSERT INTO river_migration (line, version) VALUES ('main', 99)`)
 	require.NoError(t, err)
@@ -60,12 +40,20 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	require.Equal(t, "river", tooNew.What)
 }
 
+// running returns what a process learns that started before.
+func running(t *testing.T, pool *pgxpool.Pool) error {
+	t.Helper()
+	parts, err := schematest.Parts()
+	require.NoError(t, err)
+	return schema.CheckRunning(t.Context(), pool, parts...)
+}
+
 // TestDatabaseOfAMissingFeatureIsRefused shows that the error names the feature, and that a part whose needs
 // are not met is refused before anything is made.
 func TestDatabaseOfAMissingFeatureIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	part := func(sql string) fstest.MapFS { return fstest.MapFS{"0001_first.sql": {Data: []byte(sql)}} }
+	part := func(sql string) fstest.MapFS { return fstest.MapFS{"migrations/0001_first.sql": {Data: []byte(sql)}} }
 	parts, err := schematest.Parts()
 	require.NoError(t, err)
 	parts = append(parts, part("-- part trees\nCREATE TABLE trees (id bigint PRIMARY KEY)"))
@@ -77,9 +65,57 @@ func TestDatabaseOfAMissingFeatureIsRefused(t *testing.T) {
 	require.ErrorAs(t, schema.Migrate(t.Context(), pool, parts...), &missing)
 	require.ErrorAs(t, schema.Check(t.Context(), pool, parts...), &missing)
 	require.Equal(t, "birds", missing.Part)
+	require.NoError(t, schema.CheckRunning(t.Context(), pool, parts...), "what runs goes on")
 
 	require.ErrorContains(t, schema.Migrate(t.Context(), pool, part("-- part birds, after hills\n")), "birds uses the tables of hills")
 	require.ErrorContains(t, schema.Migrate(t.Context(), pool, part("CREATE TABLE birds ()")), "name of its part")
+}
+
+// TestMigrationsGoForward migrates the rows of a feature, in a transaction of its own. A migration that fails leaves
+// everything as it was, and a migration that was applied may not change.
+func TestMigrationsGoForward(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	parts, err := schematest.Parts()
+	require.NoError(t, err)
+	files := fstest.MapFS{}
+	with := func(name, sql string) []fs.FS {
+		files["migrations/"+name+".sql"] = &fstest.MapFile{Data: []byte(sql)}
+		return append(slices.Clip(parts), files)
+	}
+	pending := func(all []fs.FS) (names []string) {
+		steps, err := schema.Plan(t.Context(), pool, all...)
+		require.NoError(t, err)
+		for _, s := range steps {
+			if !s.Applied {
+				names = append(names, s.Name)
+			}
+		}
+		return names
+	}
+	const first = "-- part trees\nCREATE TABLE trees (name text); INSERT INTO trees VALUES ('oak, 12'), ('elm, 7')"
+	require.NoError(t, schema.Migrate(t.Context(), pool, with("0001_trees", first)...))
+
+	second := with("0002_height", `ALTER TABLE trees ADD COLUMN height int;
+		UPDATE trees SET name = split_part(name, ', ', 1), height = split_part(name, ', ', 2)::int`)
+	require.Equal(t, []string{"trees/0002_height"}, pending(second))
+	require.ErrorContains(t, schema.Check(t.Context(), pool, second...), "the first of them trees/0002_height: run `weir migrate`")
+	require.NoError(t, schema.Migrate(t.Context(), pool, second...))
+	require.Empty(t, pending(second))
+	require.Equal(t, []string{"elm 7", "oak 12"}, column(t, pool, `SELECT name || ' ' || height FROM trees ORDER BY 1`))
+
+	before := column(t, pool, everything)
+	failing := with("0003_age", `ALTER TABLE trees ADD COLUMN age int; DELETE FROM trees WHERE name = 'oak'; UPDATE trees SET age = height / 0`)
+	err = schema.Migrate(t.Context(), pool, failing...)
+	require.ErrorContains(t, err, "apply migration trees/0003_age")
+	require.ErrorContains(t, err, "Nothing of it was kept")
+	require.Equal(t, before, column(t, pool, everything))
+	require.Equal(t, []string{"trees/0003_age"}, pending(failing))
+
+	var changed *schema.UnreleasedError
+	require.ErrorAs(t, schema.Migrate(t.Context(), pool, with("0001_trees", first+" -- corrected")...), &changed)
+	require.Equal(t, "trees/0001_trees", changed.Migration)
+	require.Equal(t, before, column(t, pool, everything))
 }
 
 // unreleased creates a database like that of a commit before the first release,

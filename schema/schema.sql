@@ -1361,6 +1361,7 @@ CREATE TABLE weir_migration (
     part text NOT NULL,
     version integer NOT NULL,
     name text NOT NULL,
+    sha256 text NOT NULL, -- Of its file. A file of a release never changes: a binary that has another one under this name does not start.
     applied_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT weir_migration_pkey PRIMARY KEY (part, version)
 );

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net"
 
 	"github.com/spf13/cobra"
@@ -58,28 +57,4 @@ func webCommand() *cobra.Command {
 			return p.WithOps(ctx, func(ctx context.Context, p app.App) error { return p.Serve(ctx, l) }, app.RolePage)
 		})
 	}, app.RolePage))
-}
-
-func migrateCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "migrate",
-		Short: "Migrate the database at DATABASE_URL to this binary's schema",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := app.ReadConfig()
-			if err != nil {
-				return err
-			}
-			pool, err := cfg.Database(cmd.Context(), 4)
-			if err != nil {
-				return err
-			}
-			defer pool.Close()
-			if err := app.Migrate(cmd.Context(), pool); err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), "the database has this binary's schema")
-			return nil
-		},
-	}
 }

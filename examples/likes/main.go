@@ -7,7 +7,6 @@ import (
 	"context"
 	"embed"
 	"encoding/json"
-	"io/fs"
 	"log"
 	"os/signal"
 	"syscall"
@@ -23,7 +22,7 @@ import (
 )
 
 //go:embed migrations/*.sql
-var migrations embed.FS
+var tables embed.FS
 
 type storeLikes struct{ jobs.Batch }
 
@@ -50,7 +49,6 @@ func (w *worker) Work(ctx context.Context, job *river.Job[storeLikes]) error {
 
 // likes is the feature: a table, a projection, and the worker of its jobs.
 func likes() feature.Feature {
-	tables, _ := fs.Sub(migrations, "migrations") // it is embedded
 	return feature.Feature{Name: "likes", Tables: tables, Open: func(feature.Core) (feature.Parts, error) {
 		return feature.Parts{
 			Projections: []schema.Projection{{Name: "likes", Collections: []string{"app.bsky.feed.like"}, Tables: []string{"likes"},

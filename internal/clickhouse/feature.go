@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/feature"
@@ -17,7 +16,7 @@ import (
 )
 
 //go:embed migrations/*.sql
-var migrations embed.FS
+var tables embed.FS
 
 // Variables configure the feature.
 type Variables struct {
@@ -30,7 +29,6 @@ type Variables struct {
 // Feature copies the archive into ClickHouse. It is listed after the archive.
 func Feature() feature.Feature {
 	v := &Variables{}
-	tables, _ := fs.Sub(migrations, "migrations") // it is embedded
 	return feature.Feature{Name: "clickhouse", Tables: tables, Config: v, Queues: []string{queueIndex}, Open: v.open, Commands: v.commands}
 }
 

@@ -1,17 +1,10 @@
 package ranking
 
-import (
-	"embed"
-	"io/fs"
-)
+import "embed"
 
 //go:generate go test -count=1 -run TestQueriesAreAsWritten . -update
 
+// Tables is the part of the schema that has the tables of links.
+//
 //go:embed migrations/*.sql
-var migrations embed.FS
-
-// Tables returns the part of the schema that has the tables of links.
-func Tables() fs.FS {
-	part, _ := fs.Sub(migrations, "migrations") // the folder is embedded
-	return part
-}
+var Tables embed.FS

@@ -1,6 +1,7 @@
 -- Operation: audits and alerts.
 
 COMMENT ON TABLE weir_migration IS 'The migrations of Weir that this database has. `weir migrate` makes this table before the first of them. Not compared: of the program and its configuration.';
+COMMENT ON COLUMN weir_migration.sha256 IS 'Of its file. A file of a release never changes: a binary that has another one under this name does not start.';
 
 CREATE TABLE audits (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

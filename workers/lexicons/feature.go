@@ -45,7 +45,7 @@ type Variables struct {
 // Feature judges records by their lexicons.
 func Feature() feature.Feature {
 	v := &Variables{}
-	return feature.Feature{Name: "lexicons", Tables: lexicon.Tables(), Config: v, Open: v.open}
+	return feature.Feature{Name: "lexicons", Tables: lexicon.Tables, Config: v, Open: v.open}
 }
 
 func (v *Variables) open(core feature.Core) (feature.Parts, error) {

@@ -33,7 +33,7 @@ type Variables struct {
 // Feature ranks the links that accounts share.
 func Feature() feature.Feature {
 	v := &Variables{}
-	return feature.Feature{Name: "links", Tables: ranking.Tables(), Config: v, Open: v.open, Commands: commands.All, Trace: commands.Trace()}
+	return feature.Feature{Name: "links", Tables: ranking.Tables, Config: v, Open: v.open, Commands: commands.All, Trace: commands.Trace()}
 }
 
 func (v *Variables) open(core feature.Core) (parts feature.Parts, err error) {

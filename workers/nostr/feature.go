@@ -48,7 +48,7 @@ type Variables struct {
 // Feature reads Nostr.
 func Feature() feature.Feature {
 	v := &Variables{}
-	return feature.Feature{Name: "nostr", Tables: directory.Tables(), Config: v, Open: func(core feature.Core) (feature.Parts, error) {
+	return feature.Feature{Name: "nostr", Tables: directory.Tables, Config: v, Open: func(core feature.Core) (feature.Parts, error) {
 		r, err := v.relays(core)
 		if err != nil {
 			return feature.Parts{}, err

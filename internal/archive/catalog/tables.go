@@ -1,15 +1,8 @@
 package catalog
 
-import (
-	"embed"
-	"io/fs"
-)
+import "embed"
 
+// Tables is the part of the schema that has the tables of the archive.
+//
 //go:embed migrations/*.sql
-var migrations embed.FS
-
-// Tables returns the part of the schema that has the tables of the archive.
-func Tables() fs.FS {
-	part, _ := fs.Sub(migrations, "migrations") // the folder is embedded
-	return part
-}
+var Tables embed.FS

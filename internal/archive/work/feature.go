@@ -66,7 +66,7 @@ func (d *orNever) UnmarshalText(text []byte) error {
 // Feature archives what the streams receive.
 func Feature() feature.Feature {
 	v := &Variables{}
-	return feature.Feature{Name: "archive", Tables: catalog.Tables(), Config: v, Queues: []string{queueArchive}, Open: v.open,
+	return feature.Feature{Name: "archive", Tables: catalog.Tables, Config: v, Queues: []string{queueArchive}, Open: v.open,
 		Commands: v.commands,
 		Trace:    trace.Feature{Account: traceAccount}}
 }

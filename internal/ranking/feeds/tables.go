@@ -1,15 +1,8 @@
 package feeds
 
-import (
-	"embed"
-	"io/fs"
-)
+import "embed"
 
+// Tables is the part of the schema that has the tables of feeds.
+//
 //go:embed migrations/*.sql
-var migrations embed.FS
-
-// Tables returns the part of the schema that has the tables of feeds.
-func Tables() fs.FS {
-	part, _ := fs.Sub(migrations, "migrations") // the folder is embedded
-	return part
-}
+var Tables embed.FS

@@ -87,7 +87,7 @@ var Parts = sync.OnceValues(func() (parts []fs.FS, err error) {
 	}
 	err = filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && entry.Name() == "migrations" {
-			parts = append(parts, os.DirFS(path))
+			parts = append(parts, os.DirFS(filepath.Dir(path)))
 		}
 		return err
 	})

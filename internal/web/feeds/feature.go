@@ -7,7 +7,7 @@ import (
 
 // Feature publishes the views of the ranking as feeds.
 func Feature() feature.Feature {
-	return feature.Feature{Name: "feeds", Tables: feeds.Tables(), Open: func(feature.Core) (feature.Parts, error) {
+	return feature.Feature{Name: "feeds", Tables: feeds.Tables, Open: func(feature.Core) (feature.Parts, error) {
 		return feature.Parts{Pages: []feature.Page{Part()}}, nil
 	}}
 }
