@@ -105,7 +105,8 @@ func TestMigrationsGoForward(t *testing.T) {
 	require.Equal(t, []string{"elm 7", "oak 12"}, column(t, pool, `SELECT name || ' ' || height FROM trees ORDER BY 1`))
 
 	before := column(t, pool, everything)
-	failing := with("0003_age", `ALTER TABLE trees ADD COLUMN age int; DELETE FROM trees WHERE name = 'oak'; UPDATE trees SET age = height / 0`)
+	failing := with("0003_age", `ALTER TABLE trees ADD COLUMN age int;
+		DELETE FROM trees WHERE name = 'oak'; UPDATE trees SET age = height / 0`)
 	err = schema.Migrate(t.Context(), pool, failing...)
 	require.ErrorContains(t, err, "apply migration trees/0003_age")
 	require.ErrorContains(t, err, "Nothing of it was kept")
