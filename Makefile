@@ -32,7 +32,7 @@ clickhouse: ## fetch ClickHouse's server, for the tests of the archive's index, 
 chromium: ## install Chromium and axe-core, for the tests of the page, if they are missing
 	@scripts/chromium.sh
 
-languages: ## install Python, Node and TypeScript's compiler, for the tests of examples/client, if they are missing
+languages: ## install Python and Node, for the tests of examples/client, if they are missing
 	@scripts/languages.sh
 
 build: ## build bin/weir, whose version is that of the checkout

@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the tests of the examples in other languages need, if it is missing: Python and Node with the package
-# manager, and TypeScript's compiler with npm, into .weir/typescript. None is part of Weir.
+# Installs what the tests of the examples in other languages need with the package manager, if it is missing: Python and
+# Node. Neither is part of Weir.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-version=5.9.3
-sha512=8e5d6f6733c38a72ebf5e52ddc9feded5e8580d130f508ef04f772b33f4a7d00c3e357d0ac2d98e2f290762694a454f86d795bd511e12e9a7cc2d9ba3394e04b
-kept=.weir/typescript
 
 as_root() {
 	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@"; else return 1; fi
@@ -26,17 +22,3 @@ install() {
 
 install python3 python3
 install node nodejs
-[ -f "$kept/$version/lib/tsc.js" ] && exit 0
-install npm npm
-
-# The hash covers the package, so any registry or mirror may serve it.
-echo "TypeScript's compiler is missing: downloading it with npm" >&2
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-npm pack --silent --pack-destination "$dir" "typescript@$version" >/dev/null
-if command -v sha512sum >/dev/null; then found=$(sha512sum "$dir/typescript-$version.tgz"); else found=$(shasum -a 512 "$dir/typescript-$version.tgz"); fi
-[ "${found%% *}" = "$sha512" ] || { echo "TypeScript $version has an unexpected hash, so it is not used." >&2; exit 1; }
-tar -xzf "$dir/typescript-$version.tgz" -C "$dir"
-rm -rf "$kept"
-mkdir -p "$kept/$version"
-mv "$dir/package/lib" "$kept/$version/lib"
