@@ -97,7 +97,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
 				err = requireExtension(ctx, conn, "pg_trgm")
 			}
 			for i := 0; i < len(missing) && err == nil; i++ {
-				err = missing[i].apply(ctx, conn.Conn())
+				err = missing[i].apply(ctx, pool, conn.Conn())
 			}
 			return err
 		})
@@ -238,7 +238,7 @@ func readMigrations(features []fs.FS) ([]migration, error) {
 }
 
 func riverMigrations() (all []migration, err error) {
-	migrator, err := riverMigrator()
+	migrator, err := riverMigrator(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -249,8 +249,9 @@ func riverMigrations() (all []migration, err error) {
 	return all, nil
 }
 
-func riverMigrator() (*rivermigrate.Migrator[pgx.Tx], error) {
-	migrator, err := rivermigrate.New(riverpgxv5.New(nil), nil)
+// riverMigrator opens River's migrator. Without a pool, it only lists its migrations.
+func riverMigrator(pool *pgxpool.Pool) (*rivermigrate.Migrator[pgx.Tx], error) {
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
 	if err != nil {
 		return nil, fmt.Errorf("open river's migrator: %w", err)
 	}
@@ -401,9 +402,9 @@ const (
 )
 
 // apply runs the migration, and retries it if it cannot get its locks.
-func (m migration) apply(ctx context.Context, conn *pgx.Conn) error {
+func (m migration) apply(ctx context.Context, pool *pgxpool.Pool, conn *pgx.Conn) error {
 	for try := 1; ; try++ {
-		err := m.try(ctx, conn)
+		err := m.try(ctx, pool, conn)
 		if err == nil {
 			return nil
 		}
@@ -426,16 +427,16 @@ func (m migration) apply(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-func (m migration) try(ctx context.Context, conn *pgx.Conn) error {
+func (m migration) try(ctx context.Context, pool *pgxpool.Pool, conn *pgx.Conn) error {
+	if m.part == riverPart { // its migrator opens the transactions
+		migrator, err := riverMigrator(pool)
+		if err == nil {
+			_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, &rivermigrate.MigrateOpts{TargetVersion: m.version})
+		}
+		return err
+	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, migrationLockTimeout.Milliseconds())); err != nil {
-			return err
-		}
-		if m.part == riverPart {
-			migrator, err := riverMigrator()
-			if err == nil {
-				_, err = migrator.MigrateTx(ctx, tx, rivermigrate.DirectionUp, &rivermigrate.MigrateOpts{TargetVersion: m.version})
-			}
 			return err
 		}
 		const table = `CREATE TABLE IF NOT EXISTS weir_migration (
