@@ -12,7 +12,7 @@ on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
-.PHONY: help postgres pgbouncer prometheus clickhouse chromium languages screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against loss-table numbers breaks chaos soak fuzz release release-check clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium languages screenshots build demo run test check test-race flaky test-long test-postgres test-clickhouse lint without bench bench-once bench-against loss-table numbers breaks chaos soak fuzz release fixture release-check clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -134,6 +134,11 @@ soak: postgres ## read a steady stream for half an hour (SOAK=4h REPORT=soak.md)
 
 release: ## build what is released of the last commit, as VERSION=v0.1.0, into dist/
 	scripts/release.sh $(VERSION)
+
+fixture: ## dump a database of all features as that of the release VERSION=v0.1.0, which every later version must upgrade
+	@[ -n "$(VERSION)" ] && ! git rev-parse --quiet --verify "refs/tags/$(VERSION)" >/dev/null || \
+		{ echo "usage: make fixture VERSION=v0.1.0, the next version; what is tagged never changes"; exit 1; }
+	PATH="$$(scripts/postgres.sh 15):$$PATH" go test -vet=off ./e2e -run '^TestRelease$$' -count 1 -timeout 20m -release $(VERSION)
 
 release-check: ## as root on a Debian: build dist/ again elsewhere and compare, install it, and run it on a bare Debian
 	scripts/release_check.sh

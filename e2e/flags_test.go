@@ -20,6 +20,7 @@ var (
 	benchTurns  = flag.Int("turns", 0, "how often each case of a comparison runs; by default 10 times, with -short once")
 	pageShares  = flag.Int("page-shares", 0, "the shares of a day in BenchmarkWholePage; by default 200000, with -short 20000")
 	pastEvents  = flag.Int("network-events", 0, "the events of the past in BenchmarkNetworkBackfill; by default 200000, with -short 20000")
+	releaseName = flag.String("release", "", "the release whose database TestRelease writes into schema/testdata/releases, such as v0.1.0")
 	baseBinary  = flag.String("base", "", "the binary that BenchmarkAgainst compares with")
 	writeImages = flag.Bool("update", false, "write the picture in the README")
 )

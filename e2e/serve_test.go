@@ -88,6 +88,11 @@ func (p *process) page(t testing.TB) string {
 	t.Helper()
 	var url string
 	eventually.True(t, func() bool {
+		select {
+		case <-p.exited:
+			require.Fail(t, "the process has ended", p.stderr.String())
+		default:
+		}
 		url = address.FindString(p.stdout.String() + p.stderr.String())
 		return url != ""
 	}, 20*time.Millisecond)

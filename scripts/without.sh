@@ -45,7 +45,7 @@ strings=$(
 )
 [ -n "$tables$strings" ] || { echo "there is nothing to look for: $folders" >&2; exit 1; }
 
-rm -rf $folders e2e examples breaks_test.go crashpoints_test.go documents_test.go
+rm -rf $folders e2e examples breaks_test.go crashpoints_test.go documents_test.go schema/frozen_test.go
 for folder in $folders; do
 	sed -i "\#\"github.com/weir-social/weir/$folder[/\"]#d; /\b$(basename "$folder")\.[A-Z][a-z]*()/d" app/features.go
 done
