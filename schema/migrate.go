@@ -394,8 +394,9 @@ func isTable(ctx context.Context, db DB, name string) (bool, error) {
 	return One(ctx, db, "look for "+name, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, name)
 }
 
-// Limits for a migration while other processes run. A migration that waits for a lock
-// blocks everybody behind it, and can deadlock with them.
+// Limits for a migration while other processes run. A migration that waits for a lock blocks
+// everybody behind it, and can deadlock with them. River's have no lock_timeout: its migrator opens
+// the transactions.
 const (
 	migrationLockTimeout = 2 * time.Second
 	migrationTries       = 30

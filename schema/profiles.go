@@ -17,16 +17,22 @@ const setHandle = `
     handle_unverified    = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN true ELSE a.handle_unverified END,
     handle_checked_at = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END`
 
-// RecordNames stores that the names of accounts were read at a time, and those of the accounts that have some and are
-// active. The names go with the account's row: when nothing of the account is stored any more, or when it is deleted.
-func RecordNames(ctx context.Context, db DB, read []string, named []Member, at time.Time) error {
-	did, handle, name, avatar, _ := memberColumns(named)
-	names := `
+// insertNames inserts the names of accounts: DIDs, handles, names and avatars, read at $5. What follows updates those
+// that are stored.
+func insertNames() string {
+	return `
 INSERT INTO accounts AS a (did, handle, handle_at, handle_unverified, display_name, avatar)
 SELECT m.did, ` + storedHandle("m.handle") + `, $5, m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
 ORDER BY m.did
-ON CONFLICT (did) DO UPDATE
+ON CONFLICT (did) DO UPDATE`
+}
+
+// RecordNames stores that the names of accounts were read at a time, and those of the accounts that have some and are
+// active. The names go with the account's row: when nothing of the account is stored any more, or when it is deleted.
+func RecordNames(ctx context.Context, db DB, read []string, named []Member, at time.Time) error {
+	did, handle, name, avatar, _ := memberColumns(named)
+	names := insertNames() + `
 SET display_name = excluded.display_name, avatar = excluded.avatar, ` + setHandle + `
 WHERE a.status = 'active' AND a.erased_rev IS NULL AND (coalesce(excluded.handle, a.handle), excluded.display_name,
     excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`

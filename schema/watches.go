@@ -261,12 +261,7 @@ WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[])
 // updateProfiles stores the names of members and makes them active.
 func updateProfiles(ctx context.Context, tx pgx.Tx, watch int64, members []Member, began time.Time) error {
 	did, handle, name, avatar, withheld := memberColumns(members)
-	names := `
-INSERT INTO accounts AS a (did, handle, handle_at, handle_unverified, display_name, avatar)
-SELECT m.did, ` + storedHandle("m.handle") + `, $5, m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
-ORDER BY m.did
-ON CONFLICT (did) DO UPDATE
+	names := insertNames() + `
 SET ` + setHandle + `,
     display_name = CASE WHEN a.did LIKE ` +
 		NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
