@@ -59,7 +59,12 @@ func TestRelaysAreComparedDaily(t *testing.T) {
 	}
 	nostr.WriteAs(60%3, []int{0}, day.Unix()+80000, 5, [][]string{{"e", first.ID}}, "")
 	nostr.Put(0, nostr.Forge(1, day.Unix()+7, 1, nil, "forged"))
+	// Nothing was compared since the day before: also if it is no longer yesterday now, the day is due.
 	_, err = pool.Exec(t.Context(), `DELETE FROM relay_audits`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `
+		INSERT INTO relay_audits (stream, day, method, events, missing, stored, problem)
+		SELECT name, $1::date - 1, 'pages', 0, 0, 0, '' FROM streams WHERE name LIKE 'nostr:%'`, day)
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `
 		SELECT enqueue_job('audit_relays', 'network', '{}', '{periodic}')
@@ -76,8 +81,9 @@ func TestRelaysAreComparedDaily(t *testing.T) {
 	require.NoError(t, err)
 	serve = start(t, env, "serve")
 	notes(61 + 30 - 1)
-	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*) FROM relay_audits WHERE problem = ''`) == 3 }, 50*time.Millisecond)
-	require.Equal(t, []string{"negentropy", "pages", "pages"}, texts(t, pool, `SELECT method FROM relay_audits ORDER BY method`))
+	audited := ` FROM relay_audits WHERE problem = '' AND day = '` + day.Format(time.DateOnly) + `' `
+	eventually.True(t, func() bool { return count(t, pool, `SELECT count(*)`+audited) == 3 }, 50*time.Millisecond)
+	require.Equal(t, []string{"negentropy", "pages", "pages"}, texts(t, pool, `SELECT method`+audited+`ORDER BY method`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE rkey = '`+first.ID+`'`), "the deleted event was stored again")
 	stopServe(t, serve)
 }

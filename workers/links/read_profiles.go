@@ -2,8 +2,10 @@ package links
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
@@ -64,7 +66,7 @@ func (w *ReadProfiles) readDue(ctx, asking context.Context) error {
 	}
 }
 
-// readNames reads the names of accounts that the page shows.
+// readNames reads the names of accounts that the page shows, whose handles are verified next.
 func (w *ReadProfiles) readNames(ctx, asking context.Context) error {
 	for {
 		now, err := schema.Now(ctx, w.pool)
@@ -85,6 +87,11 @@ func (w *ReadProfiles) readNames(ctx, asking context.Context) error {
 		}
 		if err := schema.RecordNames(ctx, w.pool, faces, named, now); err != nil {
 			return err
+		}
+		if client, err := river.ClientFromContextSafely[pgx.Tx](ctx); err == nil {
+			if _, err := client.Insert(ctx, VerifyHandlesArgs{}, nil); err != nil {
+				return fmt.Errorf("enqueue %s: %w", VerifyHandlesArgs{}.Kind(), err)
+			}
 		}
 	}
 }

@@ -123,24 +123,24 @@ func TestFacesGetTheirNames(t *testing.T) {
 	var dids []string
 	handles := map[string]string{}
 	for _, a := range r.net.Accounts() {
-		if a.Status == "" && len(dids) < 60 {
+		if a.Status == "" && len(dids) < 80 {
 			dids, handles[a.DID] = append(dids, a.DID), a.Handle
 		}
 	}
 	r.execute(`WITH l AS (
 			INSERT INTO links (identity, url, site, first_seen)
-			SELECT 'https://a.example/' || n, 'https://a.example/' || n, 'a.example', now() FROM generate_series(1, 15) AS n RETURNING id
+			SELECT 'https://a.example/' || n, 'https://a.example/' || n, 'a.example', now() FROM generate_series(1, 20) AS n RETURNING id
 		) INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
 		SELECT d.did, 'app.bsky.feed.post', '1', l.id, l.id, 'post', now() - d.n * interval '1 minute'
-		FROM l JOIN unnest($1::text[]) WITH ORDINALITY AS d (did, n) ON (d.n - 1) % 15 = l.id - (SELECT min(id) FROM l)`, dids)
+		FROM l JOIN unnest($1::text[]) WITH ORDINALITY AS d (did, n) ON (d.n - 1) % 20 = l.id - (SELECT min(id) FROM l)`, dids)
 	r.execute(`INSERT INTO profiles (did, read_at, withheld) SELECT DISTINCT did, now(), false FROM shares`)
 	asks, deactivated, deleted := dids[0], dids[1], dids[2]
 	r.execute(`UPDATE profiles SET withheld = true WHERE did = $1`, asks)
 	require.NoError(t, r.net.Deactivate(deactivated))
 	require.NoError(t, r.net.Delete(deleted))
-	r.becomes(15, `SELECT count(*) FROM top_links WHERE span = '6h'`)
-	r.becomes(60, `SELECT count(*) FROM sharers`)
-	faces := dids[:45] // the latest three of each link
+	r.becomes(20, `SELECT count(*) FROM top_links WHERE span = '6h'`)
+	r.becomes(80, `SELECT count(*) FROM sharers`)
+	faces := dids[:60] // the latest three of each link
 
 	handler, err := web.Handler(web.Config{
 		Parts: []web.Part{page.Part("")}, DB: r.pool, Now: time.Now, Logger: slog.New(slog.DiscardHandler),
@@ -170,7 +170,7 @@ func TestFacesGetTheirNames(t *testing.T) {
 	}
 	asked := func() (all []string) {
 		calls := r.net.Calls("app.bsky.actor.getProfiles")
-		require.LessOrEqual(t, len(calls), 2, "44 accounts")
+		require.LessOrEqual(t, len(calls), 3, "59 accounts")
 		for _, call := range calls {
 			all = append(all, call.Actors...)
 		}
@@ -179,7 +179,10 @@ func TestFacesGetTheirNames(t *testing.T) {
 	require.ElementsMatch(t, faces[1:], asked())
 	require.NoError(t, w.Work(t.Context(), &river.Job[ReadProfilesArgs]{}))
 	require.ElementsMatch(t, faces[1:], asked(), "nobody is asked for again")
-	require.Equal(t, 42, r.count(`SELECT count(*) FROM accounts WHERE handle <> '' AND handle_unverified`))
+	require.Equal(t, 57, r.count(`SELECT count(*) FROM accounts WHERE handle <> '' AND handle_unverified`))
+	verify := &VerifyHandles{pool: r.pool, api: r.api, patience: time.Minute}
+	require.NoError(t, verify.Work(t.Context(), &river.Job[VerifyHandlesArgs]{}))
+	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE handle <> '' AND handle_unverified`), "more than a page, in one run")
 
 	r.execute(`UPDATE profiles SET named_at = now() - interval '25 hours', read_at = now()`)
 	require.NoError(t, r.net.Rename(faces[9], "renamed.test"))
