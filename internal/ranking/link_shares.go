@@ -2,6 +2,7 @@ package ranking
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -80,7 +81,7 @@ type linkReader struct {
 }
 
 // readLink calls f in one snapshot, with the watches of the query. It returns a
-// *MergedError if the link is merged into another, and ErrLink if it is blocked.
+// *MergedError if the link is merged into another, and ErrLink if there is none or it is blocked.
 func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader) error) error {
 	if of.At.IsZero() {
 		of.At = time.Now()
@@ -90,16 +91,12 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 		of: of, reader: reader{q: Query{Window: of.Window, Watch: of.Watch, Degree: of.Degree}, end: of.At, limits: usualLimits()},
 	}
 	err := r.read(ctx, db, func() error {
-		blocked, err := schema.One(ctx, r.tx, "look up whether the link is blocked", pgx.RowTo[bool], `
-			SELECT EXISTS (SELECT FROM blocked_links AS b WHERE b.link_id = $1)`, of.ID)
-		if err != nil {
-			return err
-		}
-		if blocked {
+		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `
+			SELECT l.merged_into FROM links AS l
+			WHERE l.id = $1 AND NOT EXISTS (SELECT FROM blocked_links AS b WHERE b.link_id = l.id)`, of.ID)
+		if errors.Is(err, schema.ErrNoRows) {
 			return ErrLink
 		}
-		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `
-			SELECT (SELECT l.merged_into FROM links AS l WHERE l.id = $1)`, of.ID)
 		if err != nil {
 			return err
 		}
@@ -126,8 +123,8 @@ func (r *linkReader) args(more ...any) []any {
 	return append([]any{r.watches, r.of.At.Add(-r.of.Window)}, more...)
 }
 
-// LinkShares returns a page of the shares of a link. If the link does not exist, the page is
-// empty. If the link is merged, LinkShares returns a *MergedError.
+// LinkShares returns a page of the shares of a link. It returns ErrLink if there is none, and a *MergedError if it is
+// merged into another.
 func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after Cursor) (p SharePage, err error) {
 	position, err := after.readShare(of)
 	if err != nil {

@@ -68,9 +68,6 @@ FROM links AS l WHERE l.id = $1`
 		l, err = schema.One(ctx, r.tx, "read the link", func(row pgx.CollectableRow) (_ LinkSummary, err error) {
 			return l, row.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &l.KeptSharers, &l.KeptAt)
 		}, sql, of.ID)
-		if errors.Is(err, schema.ErrNoRows) {
-			return ErrLink
-		}
 		if err != nil {
 			return err
 		}

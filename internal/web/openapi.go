@@ -103,9 +103,15 @@ func (s *Server) openAPI(routes []Route) ([]byte, error) {
 	if problem := schemas[""]; problem != nil {
 		return nil, fmt.Errorf("describe the API: %v", problem)
 	}
+	about := []string{say("api_about")}
+	for _, api := range s.apis {
+		if api.About != "" {
+			about = append(about, api.About)
+		}
+	}
 	return json.Marshal(object{
 		"openapi": "3.1.0",
-		"info":    object{"title": Title, "version": "1", "description": say("api_about")},
+		"info":    object{"title": Title, "version": "1", "description": strings.Join(about, " ")},
 		"paths":   paths, "components": object{"schemas": schemas},
 	})
 }

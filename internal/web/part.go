@@ -58,7 +58,8 @@ type Route struct {
 type API struct {
 	Path   string // such as "/api/"
 	Error  func(code int, message string) any
-	Public bool // pages of any site may read it
+	Public bool   // pages of any site may read it
+	About  string // ends the description of the API in OpenAPI, if its own addresses are described elsewhere
 }
 
 // add adds routes.

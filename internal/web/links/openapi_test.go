@@ -34,7 +34,7 @@ func TestLinksAreAsDescribed(t *testing.T) {
 			"id": {"1"}, "domain": {"site.example"}, "by": {"did:plc:aaa", "bob.example"}, "watch": {"alice.example"},
 		},
 		Beside: map[string]string{"degree": "watch=alice.example"},
-		Also:   []string{"/api/v1/links/100", "/api/v1/links/100/shares", "/api/v1/links/999", "/api/v1/links/101/shares"},
+		Also:   []string{"/api/v1/links/100", "/api/v1/links/100/shares", "/api/v1/links/101/shares"},
 		Change: func() { r.Share("https://d.example/", "did:plc:bbb", 0) },
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/weir-social/weir/internal/testing/webtest"
 )
 
@@ -13,6 +15,7 @@ func TestRecordsAreAsDescribed(t *testing.T) {
 	r := newRig(t)
 	r.plant()
 	r.refer("three", "/near", "one") // a second referrer, for a second page
+	require.Contains(t, r.Get("/api/v1/openapi.json"), "getRecord and listRecords describe both methods below /xrpc/", "they are not in it")
 	base := "/api/v1/records/" + treeCollection + "/" + aliceDID + "/"
 	r.RequireDescribed(webtest.Requests{
 		Values: map[string][]string{

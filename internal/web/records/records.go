@@ -37,7 +37,10 @@ type server struct{ *web.Server }
 
 // Part returns the addresses of stored records.
 func Part() web.Part {
-	return web.Part{Routes: routes, Files: templates, Texts: texts, API: web.API{Path: "/xrpc/", Error: protocolError, Public: true}}
+	return web.Part{
+		Routes: routes, Files: templates, Texts: texts,
+		API: web.API{Path: "/xrpc/", Error: protocolError, Public: true, About: say("xrpc_about")},
+	}
 }
 
 func routes(core *web.Server) []web.Route {
