@@ -113,3 +113,73 @@ INSERT INTO follows VALUES ('did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', 'alice.example',
 	require.Error(t, err)
 	require.Contains(t, out, "neither a table follows nor a table poll_state")
 }
+
+// TestStartingAnewKeepsWhatWasAsked runs the commands of docs/operations.md, on a database with all that they move and
+// on one that has only watches.
+func TestStartingAnewKeepsWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	_, section, _ := strings.Cut(read(t, "docs/operations.md"), "## Starting anew")
+	section, _, _ = strings.Cut(section, "\n## ")
+	native := regexp.MustCompile(`(?m)^    (psql "\$.*)$`).FindAllStringSubmatch(section, -1)
+	compose := regexp.MustCompile(`(?m)^    docker compose exec -T postgres psql -U postgres weir(.*)$`).FindAllStringSubmatch(section, -1)
+	require.Len(t, native, 2)
+	require.Len(t, compose, 2)
+	const asked = `
+INSERT INTO watches (target, kind, at_least, synced_at, added_at) VALUES ('alice.example', 'follows', 5, now(), '2026-05-04'),
+    (E'it''s\n\\! false', 'second-degree', 3, NULL, now());`
+	const more = asked + `
+INSERT INTO collections VALUES ('com.example.*', '2 days', true), ('app.bsky.feed.like', NULL, false);
+SELECT enqueue_history('site.standard.document'), enqueue_network_backfill('3 days', ARRAY['app.bsky.feed.post']),
+    enqueue_backfill('bob.example', '40 days');
+INSERT INTO histories (collection, reason) VALUES ('pub.layers.*', 'new');
+INSERT INTO histories (collection, reason, cancelled_at) VALUES ('com.example.gone', 'requested', now());
+INSERT INTO links (id, identity, url, site, first_seen, merged_into) OVERRIDING SYSTEM VALUE
+SELECT 1000 + i, 'https://a.example/' || i, 'https://a.example/' || i, 'a.example', now(), CASE WHEN i IN (2, 3) THEN 1001 END
+FROM generate_series(1, 6) AS i;
+INSERT INTO link_merges (link_id, into_id, why, merged_at, split_at) VALUES (1003, 1002, 'by hand', now(), NULL),
+    (1002, 1001, 'redirect', now(), NULL), (1005, 1004, 'canonical', '2026-05-04', now());
+INSERT INTO blocks (kind, target) VALUES ('domain', 'blocked.example'), ('account', 'did:plc:x'), ('link', 'https://a.example/4')`
+	const none = `CREATE SCHEMA before;
+CREATE TABLE before.watches AS SELECT * FROM watches;
+DROP SCHEMA public CASCADE;
+ALTER SCHEMA before RENAME TO public`
+	for commands, each := range map[string][][]string{"of a database": native, "of Compose": compose} {
+		for _, statements := range [][]string{{more}, {asked, none}} {
+			old, database := schematest.NewURL(t), schematest.NewURL(t)
+			executes(t, old, statements...)
+			moved := filepath.Join(t.TempDir(), "moved.sql")
+			for i, url := range []string{old, database} {
+				line := strings.ReplaceAll(each[i][1], "moved.sql", moved)
+				if commands == "of Compose" {
+					line = `psql "$URL" --no-psqlrc` + line
+				}
+				cmd := exec.CommandContext(t.Context(), "/bin/bash", "-ec", line)
+				cmd.Dir = project
+				cmd.Env = append(os.Environ(), "OLD_URL="+old, "NEW_URL="+database, "URL="+url,
+					"PATH="+filepath.Dir(clientTool(t, "psql"))+":"+os.Getenv("PATH"))
+				out, err := cmd.CombinedOutput()
+				require.NoError(t, err, "%s: %s", line, out)
+			}
+			before, after := open(t, old), open(t, database)
+			same := []string{`SELECT concat_ws(' ', target, kind, at_least, added_at) FROM watches`}
+			if len(statements) == 1 {
+				same = append(same, `SELECT c::text FROM collections AS c`, `SELECT m::text FROM link_merges AS m`,
+					`SELECT l::text FROM links AS l WHERE id <> 1006`, `SELECT kind || target || added_at FROM blocks`,
+					`SELECT link_id::text FROM blocked_links`, `SELECT collection FROM histories WHERE reason = 'requested' AND cancelled_at IS NULL`,
+					`SELECT from_at::text || collections::text FROM network_backfills`,
+					`SELECT args ->> 'account' || date_trunc('hour', (args ->> 'since')::timestamptz + interval '30 minutes') FROM river_job
+						WHERE kind = 'request_backfill'`)
+			}
+			for _, sql := range same {
+				want := texts(t, before, sql)
+				require.NotEmpty(t, want, sql)
+				require.Equal(t, want, texts(t, after, sql), "%s: %s", commands, sql)
+			}
+			require.Equal(t, 2, count(t, after, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`), "the members are read")
+			if len(statements) == 1 {
+				require.Equal(t, []string{"1006"}, texts(t, after, `INSERT INTO links (identity, url, site, first_seen)
+					VALUES ('https://b.example/', 'https://b.example/', 'b.example', now()) RETURNING id::text`))
+			}
+		}
+	}
+}

@@ -1,10 +1,8 @@
 package schema_test
 
 import (
-	"bytes"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -197,35 +195,6 @@ SELECT c.relname || ' ' || coalesce(query_to_xml(format('SELECT xmin, * FROM %I'
 FROM pg_class AS c
 WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
 ORDER BY 1`
-
-// TestStartingAnewKeepsTheWatches shows that the copy that docs/operations.md
-// describes keeps the watches of an unreleased database, and that they are read
-// again.
-func TestStartingAnewKeepsTheWatches(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("../docs/operations.md")
-	require.NoError(t, err)
-	from := regexp.MustCompile(`\\copy \((SELECT [^)]+)\) TO`).FindAllStringSubmatch(string(text), -1)
-	to := regexp.MustCompile(`\\copy (watches \([^)]+\)) FROM`).FindAllStringSubmatch(string(text), -1)
-	require.Len(t, from, 2, "with Compose and without")
-	require.Len(t, to, 2)
-	before := unreleased(t, "0001_stream")
-	for i := range from {
-		var dump bytes.Buffer
-		require.NoError(t, before.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-			_, err := c.Conn().PgConn().CopyTo(t.Context(), &dump, `COPY (`+from[i][1]+`) TO STDOUT`)
-			return err
-		}))
-		pool := schematest.New(t)
-		require.NoError(t, pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-			_, err := c.Conn().PgConn().CopyFrom(t.Context(), &dump, `COPY `+to[i][1]+` FROM STDIN`)
-			return err
-		}))
-		const watches = `SELECT concat_ws(' ', target, kind, at_least, added_at) FROM watches ORDER BY id`
-		require.Equal(t, column(t, before, watches), column(t, pool, watches))
-		require.Len(t, column(t, pool, `SELECT kind FROM river_job WHERE kind = 'sync_follows' AND state = 'available'`), 2)
-	}
-}
 
 // TestPostsFindTheirPartition shows that the bounds of a partition's hours are
 // TIDs, and that a post that arrived before its partition moves into it.
