@@ -5,6 +5,7 @@
 # Chromium, which needs two thirds of the CPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/packages.sh
 
 axe=4.14.1
 axe_sha512=1477dafa598d8d065f273d6af302aa203c02e83131707b7fa648cd41bd3d6b734f8c22a0dab86ee6a6f64b8afbe804b214d36db85a2826965edfb3a0b9d546b5
@@ -12,23 +13,13 @@ kept=.weir/axe-core
 
 browser() { command -v chromium-headless-shell || command -v chromium || command -v chromium-browser || command -v google-chrome; }
 
-as_root() {
-	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@"; else return 1; fi
-}
-
-by_apt() {
-	command -v apt-get >/dev/null || return 1
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 || return 1
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >&2
-}
-
 by_dnf() { command -v dnf >/dev/null && as_root dnf install -y -q "$@" >&2; }
 
 by_brew() { command -v brew >/dev/null && brew install -q "$@" >&2; }
 
 if ! browser >/dev/null; then
 	echo "Chromium is missing: installing it" >&2
-	by_apt chromium-headless-shell || by_apt chromium || by_dnf chromium || by_brew chromium || true
+	apt_install chromium-headless-shell || apt_install chromium || by_dnf chromium || by_brew chromium || true
 	browser >/dev/null || { echo "Chromium could not be installed. Install it so that chromium is on PATH, and retry. Without it the browser tests fail." >&2; exit 1; }
 fi
 
@@ -38,7 +29,7 @@ valid() { [ "$(sha512 "$1" | cut -d' ' -f1)" = "$axe_sha512" ]; }
 
 if [ ! -f "$kept/axe-$axe.min.js" ]; then
 	echo "axe-core is missing: downloading it with npm" >&2
-	command -v npm >/dev/null || by_apt npm || by_dnf npm || by_brew node || true
+	command -v npm >/dev/null || apt_install npm || by_dnf npm || by_brew node || true
 	command -v npm >/dev/null || { echo "npm is missing. Install it and retry. Without axe-core the browser tests fail." >&2; exit 1; }
 	dir=$(mktemp -d)
 	trap 'rm -rf "$dir"' EXIT

@@ -4,6 +4,7 @@
 # server starts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/packages.sh
 kept=.weir/clickhouse
 
 # found reports whether the server is on PATH or in .weir, where the tests look.
@@ -11,10 +12,6 @@ found() {
 	local code=0
 	PATH="$PATH:/usr/sbin:$PWD/$kept" clickhouse-server --help >/dev/null 2>&1 || code=$?
 	[ "$code" != 126 ] && [ "$code" != 127 ] # the server or a library is missing; old versions exit with 78
-}
-
-as_root() {
-	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@"; else return 1; fi
 }
 
 # by_apt also unpacks the libraries that the machine does not have.

@@ -4,6 +4,7 @@
 # into .weir/pgbouncer. The tests search the same places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/packages.sh
 
 kept=.weir/pgbouncer
 
@@ -11,16 +12,10 @@ found() {
 	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || [ -x /usr/local/sbin/pgbouncer ] || [ -x "$kept/pgbouncer" ]
 }
 
-as_root() {
-	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@"; else return 1; fi
-}
-
-# Installing the program must not start its service.
 by_apt() {
 	command -v apt-get >/dev/null || return 1
 	echo "PgBouncer is missing: installing it with apt" >&2
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 || return 1
-	as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends pgbouncer >&2
+	apt_install pgbouncer
 }
 
 by_dnf() {

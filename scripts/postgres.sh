@@ -5,6 +5,7 @@
 # devpg searches the same places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/packages.sh
 
 oldest=15
 newest=18
@@ -28,18 +29,13 @@ folder() {
 	return 1
 }
 
-as_root() {
-	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@"; else return 1; fi
-}
-
 # Installing a server must not start one or create a cluster.
 by_apt() {
 	command -v apt-get >/dev/null || return 1
 	echo "PostgreSQL is missing: installing it with apt" >&2
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 || return 1
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql-common >&2 || return 1
+	apt_install postgresql-common || return 1
 	as_root sed -i "s/^#\?create_main_cluster.*/create_main_cluster = false/" /etc/postgresql-common/createcluster.conf || true
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql >&2
+	apt_install postgresql
 }
 
 by_dnf() {

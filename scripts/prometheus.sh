@@ -4,16 +4,13 @@
 # unpacked into .weir/prometheus and not installed, so no server starts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/packages.sh
 kept=.weir/prometheus
 
 # found reports whether the binaries are on PATH or in .weir, where the tests look.
 found() {
 	PATH="$PATH:$PWD/$kept/usr/bin"
 	prometheus --version >/dev/null 2>&1 && promtool --version >/dev/null 2>&1
-}
-
-as_root() {
-	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@"; else return 1; fi
 }
 
 by_apt() {
