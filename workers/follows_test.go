@@ -217,15 +217,16 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 	r.becomes(len(followed), `SELECT count(*) FROM watch_members`)
 	require.NoError(t, r.net.Unfollow(hub.DID, followed[:50]...))
 	for _, kind := range []simnet.CallFaultKind{simnet.Unavailable, simnet.Severed, simnet.Empty, simnet.Loop} {
+		r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND finalized_at IS NULL`)
 		// After ten failures in a row the client would not call the service for a while.
 		require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: kind, Endpoint: "app.bsky.graph.getFollows", Count: 4}))
-		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
-		r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`)
+		once, err := r.client.Insert(t.Context(), jobs.SyncFollows{Watch: 1}, &river.InsertOpts{MaxAttempts: 1 + jobs.Deaths})
+		require.NoError(t, err)
+		r.becomes(1, `SELECT count(*) FROM river_job WHERE id = $1 AND state IN ('cancelled', 'discarded')`, once.Job.ID)
+		require.Equal(t, 1, r.count(`SELECT count(*) FROM watches WHERE problem <> ''`))
 		require.Equal(t, len(followed), r.count(`SELECT count(*) FROM watch_members`), kind)
 		r.net.ClearCallFaults()
 		r.execute(`UPDATE watches SET problem = ''`)
-		r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'running'`)
-		r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows'`)
 	}
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(len(followed)-50, `SELECT count(*) FROM watch_members`)
