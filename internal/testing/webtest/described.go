@@ -367,10 +367,13 @@ func (c *contract) checkLimit() {
 		c.Handler.ServeHTTP(rec, request)
 		return rec
 	}
-	for ask(openAPIPath).Code == http.StatusOK {
-	}
 	for path, op := range c.paths {
 		rec := ask(c.target(path, ""))
+		for rec.Code == http.StatusOK { // the client may ask again after a moment
+			for ask(openAPIPath).Code == http.StatusOK {
+			}
+			rec = ask(c.target(path, ""))
+		}
 		require.Equal(c.T, http.StatusTooManyRequests, rec.Code)
 		media, _, _ := strings.Cut(rec.Header().Get("Content-Type"), ";")
 		require.Contains(c.T, op.Responses["429"].Content, media)
