@@ -88,7 +88,7 @@ func (b *Batch) accounts() (set accountLockSet) {
 	return set
 }
 
-// compare orders keys in the order in which rows are locked.
+// Compare orders keys in the order in which rows are locked.
 func (k Key) Compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Collection, other.Collection), cmp.Compare(k.DID, other.DID), cmp.Compare(k.Rkey, other.Rkey))
 }

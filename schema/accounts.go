@@ -103,7 +103,7 @@ WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handl
 	needed := make(pgtype.FlatArray[bool], n)
 	for i, w := range updates {
 		did[i], status[i], handle[i] = w.did, cmp.Or(w.status, "active"), w.handle
-		statusAt[i], handleAt[i] = nilTime(w.statusAt), nilTime(w.handleAt)
+		statusAt[i], handleAt[i] = NullTime(w.statusAt), NullTime(w.handleAt)
 		needed[i] = status[i] != "active" || writes[w.did] && !w.early
 	}
 	q.Queue(sql, did, status, statusAt, handle, handleAt, needed)

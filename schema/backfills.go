@@ -80,7 +80,7 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     reread_since = CASE WHEN $8 AND a.reread_count = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
     reread_at    = CASE WHEN NOT $7 THEN a.reread_at
                         ELSE $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day') END`
-	if _, err := tx.Exec(ctx, feed, did, nilTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared,
+	if _, err := tx.Exec(ctx, feed, did, NullTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared,
 		r.RereadsRequested); err != nil {
 		return fmt.Errorf("store the state of the feed of %s: %w", did, err)
 	}

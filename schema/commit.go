@@ -233,7 +233,7 @@ func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
 	p := b.Position
 	anchors, seqs := p.Anchors.columns()
 	q.Queue(sql, lease.Stream, lease.Epoch, lease.TTL, p.Host, p.CursorKind, p.Cursor, p.Anchor,
-		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash, anchors, nilTime(p.WrittenAt), seqs)
+		NullTime(p.LastEvent), NullTime(p.CaughtUp), p.FilterHash, anchors, NullTime(p.WrittenAt), seqs)
 }
 
 // queueWrites writes the records and locks those that will be deleted, in one pass

@@ -252,7 +252,7 @@ SET lease_expires_at = clock_timestamp() + $3::interval,
 WHERE name = $1 AND epoch = $2 AND lease_owner IS NOT NULL
 RETURNING clock_timestamp()`
 	now, err = One(ctx, db, "renew the lease of stream "+l.Stream, pgx.RowTo[time.Time], sql,
-		l.Stream, l.Epoch, l.TTL, heartbeat.State, heartbeat.Detail, nilTime(heartbeat.CaughtUp), heartbeat.Failed)
+		l.Stream, l.Epoch, l.TTL, heartbeat.State, heartbeat.Detail, NullTime(heartbeat.CaughtUp), heartbeat.Failed)
 	if errors.Is(err, ErrNoRows) {
 		return now, fmt.Errorf("renew the lease of stream %s: %w", l.Stream, ErrFenced)
 	}
@@ -302,8 +302,8 @@ func deref(t *time.Time) time.Time {
 	return *t
 }
 
-// nilTime returns nil, for NULL, if t is the zero time.
-func nilTime(t time.Time) *time.Time {
+// NullTime returns nil, for NULL, if t is the zero time.
+func NullTime(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

@@ -1,7 +1,6 @@
 package workers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -226,8 +225,6 @@ func (p *Projector) DeadLetter(ctx context.Context, job *rivertype.JobRow, f Fai
 
 // SortedKeys returns keys in locking order, each once.
 func SortedKeys(keys []schema.Key) []schema.Key {
-	slices.SortFunc(keys, func(a, b schema.Key) int {
-		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey))
-	})
+	slices.SortFunc(keys, schema.Key.Compare)
 	return slices.Compact(keys)
 }

@@ -216,16 +216,9 @@ func (c *Client) change(ctx context.Context, k *conn, f filter) error {
 		return nil
 	}
 	now, pause := time.Now(), max(c.cfg.RenewEvery, time.Duration(len(f.Accounts))*renewPerAccount)
-	k.leaving, c.renewed = true, later(now, c.renewed.Add(pause))
+	k.leaving, c.renewed = true, slices.MaxFunc([]time.Time{now, c.renewed.Add(pause)}, time.Time.Compare)
 	time.AfterFunc(c.renewed.Sub(now), func() { k.Leave(errors.New("the filter has changed")) })
 	return nil
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // isPattern reports whether a server accepts s as a wanted collection: an NSID, or

@@ -5,6 +5,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
 )
 
 type sharingColumns struct {
@@ -24,16 +26,10 @@ type sharerColumns struct {
 
 func (c *sharerColumns) add(k sharing, t times) {
 	c.sharingColumns.add(k)
-	c.post, c.quote, c.repost = append(c.post, orNil(t.post)), append(c.quote, orNil(t.quote)), append(c.repost, orNil(t.repost))
+	post, quote, repost := schema.NullTime(t.post), schema.NullTime(t.quote), schema.NullTime(t.repost)
+	c.post, c.quote, c.repost = append(c.post, post), append(c.quote, quote), append(c.repost, repost)
 	c.title.add(t.votes.title)
 	c.url.add(t.votes.url)
-}
-
-func orNil(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 type tallyColumns struct {

@@ -148,7 +148,7 @@ func (r *reader) unreadColumns(of map[int64]entry) []any {
 	for k, c := range r.unread {
 		if _, shown := of[k.link]; shown {
 			pending.add(k)
-			at = append(at, orNil(c.truth.at()))
+			at = append(at, schema.NullTime(c.truth.at()))
 		}
 	}
 	return []any{pending.links, pending.dids, at}

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -52,7 +53,7 @@ WHERE excluded.until > f.until`
 	for _, s := range b.Statuses {
 		if s.Status == "deleted" {
 			did, reason, rev = append(did, s.DID), append(reason, archive.ReasonDeleted), append(rev, "")
-			until, at = append(until, later(s.Sent, s.At)), append(at, s.At)
+			until, at = append(until, slices.MaxFunc([]time.Time{s.Sent, s.At}, time.Time.Compare)), append(at, s.At)
 		}
 	}
 	for _, e := range b.Erasures {
@@ -62,13 +63,6 @@ WHERE excluded.until > f.until`
 	if len(did) > 0 {
 		q.Queue(sql, did, until, reason, at, rev, b.OnCommit != nil)
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // queueDeletedRecords stores the deletions until no segment contains the records.

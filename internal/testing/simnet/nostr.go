@@ -182,16 +182,6 @@ func (n *Nostr) Requests(relay int) []NostrRequest {
 	return slices.Clone(r.asked)
 }
 
-// Lose makes a relay lose the events for which lost returns true, and returns their number.
-func (n *Nostr) Lose(relay int, lost func(*NostrEvent) bool) int {
-	r := n.relays[relay]
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before := len(r.stored)
-	r.stored = slices.DeleteFunc(r.stored, lost)
-	return before - len(r.stored)
-}
-
 // Compared returns how many sets of events clients have compared with a relay's set.
 func (n *Nostr) Compared(relay int) int {
 	r := n.relays[relay]
