@@ -54,12 +54,11 @@ func TestBothServicesStoreTheSameTables(t *testing.T) {
 		// Records of deleted accounts are purged later.
 		"records": `SELECT collection, did, rkey, rev, cid, created_at::text, record::text FROM records AS r
 			WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = r.did AND a.status = 'deleted') ORDER BY 1, 2, 3`,
-		"tombstones":      `SELECT t::text FROM tombstones AS t ORDER BY 1`,
-		"deleted_records": `SELECT collection, did, rkey, rev FROM deleted_records ORDER BY 1, 2, 3`,
-		"accounts":        `SELECT did, handle, status FROM accounts ORDER BY 1`,
-		"dead_letters":    `SELECT cause FROM dead_letters`,
-		"gaps":            `SELECT reason FROM gaps`,
-		"streams":         `SELECT wire, cursor_kind, cursor::text, anchor::text, last_event_at::text FROM streams`,
+		"tombstones":   `SELECT t::text FROM tombstones AS t ORDER BY 1`,
+		"accounts":     `SELECT did, handle, status FROM accounts ORDER BY 1`,
+		"dead_letters": `SELECT cause FROM dead_letters`,
+		"gaps":         `SELECT reason FROM gaps`,
+		"streams":      `SELECT wire, cursor_kind, cursor::text, anchor::text, last_event_at::text FROM streams`,
 	}
 	read := func() (*stream, map[string][][]any) {
 		s := newStreamOf(t, curious(t, n), history{})

@@ -124,13 +124,16 @@ func TestLastCauseIsTheLast(t *testing.T) {
 func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
+	execute(t, pool, `CREATE TABLE days (day integer NOT NULL) PARTITION BY LIST (day)`)
+	execute(t, pool, `CREATE TABLE days_default PARTITION OF days DEFAULT`)
+	execute(t, pool, `CREATE TABLE days_1 (LIKE days)`)
 	inserted := make(chan error, 1)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SELECT ensure_archived_day(20001)`); err != nil {
+		if _, err := tx.Exec(t.Context(), `ALTER TABLE days ATTACH PARTITION days_1 FOR VALUES IN (1)`); err != nil {
 			return err
 		}
 		go func() {
-			_, err := pool.Exec(context.Background(), `INSERT INTO archived_ids (id, day) VALUES (gen_random_uuid(), 20001)`)
+			_, err := pool.Exec(context.Background(), `INSERT INTO days VALUES (1)`)
 			inserted <- err
 		}()
 		eventually.True(t, func() bool { return schematest.Blocks(t, pool, tx) }, 10*time.Millisecond)
