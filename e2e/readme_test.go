@@ -21,8 +21,8 @@ func TestWaysIn(t *testing.T) {
 	t.Parallel()
 	for heading, check := range map[string]func(t *testing.T, w wayIn){
 		"The links that your network shares": func(t *testing.T, w wayIn) {
-			require.Regexp(t, `follows +`+w.net.Hub().Handle, w.run(t, "bin/weir watch list"))
-			eventually.True(t, func() bool { return strings.Contains(w.run(t, "bin/weir trending"), "1. ") }, 100*time.Millisecond)
+			require.Regexp(t, `follows +`+w.net.Hub().Handle, w.run(t, "weir watch list"))
+			eventually.True(t, func() bool { return strings.Contains(w.run(t, "weir trending"), "1. ") }, 100*time.Millisecond)
 		},
 		"The records of a lexicon in Postgres": func(t *testing.T, w wayIn) {
 			pool := open(t, w.address)
@@ -35,10 +35,10 @@ func TestWaysIn(t *testing.T) {
 				return n
 			}
 			eventually.True(t, func() bool { return stored() == 1 }, 50*time.Millisecond)
-			require.Contains(t, w.run(t, "bin/weir collection list"), "com.example.*")
+			require.Contains(t, w.run(t, "weir collection list"), "com.example.*")
 		},
 		"An archive of a collection, or of Nostr": func(t *testing.T, w wayIn) {
-			require.Regexp(t, `[1-9]\d* records`, w.run(t, "bin/weir archive verify"))
+			require.Regexp(t, `[1-9]\d* records`, w.run(t, "weir archive verify"))
 		},
 	} {
 		t.Run(heading, func(t *testing.T) {
@@ -88,7 +88,7 @@ func newWayIn(t *testing.T) wayIn {
 	w := wayIn{folder: t.TempDir(), net: n}
 	require.NoError(t, os.Mkdir(filepath.Join(w.folder, "bin"), 0o755))
 	require.NoError(t, os.Symlink(binary, filepath.Join(w.folder, "bin", "weir")))
-	w.env = []string{"WEIR_HOME=" + filepath.Join(w.folder, ".weir"), "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest",
+	w.env = []string{"PATH=" + filepath.Join(w.folder, "bin") + ":" + os.Getenv("PATH"), "WEIR_HOME=" + filepath.Join(w.folder, ".weir"), "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest",
 		"WEIR_LISTEN=127.0.0.1:0",
 		"WEIR_RELAYS=" + n.RelayURL(), "WEIR_APPVIEW=" + n.AppViewURL(), "WEIR_DIRECTORY=" + n.DirectoryURL(), "WEIR_API_INTERVAL=0s",
 		"WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_ARCHIVE_INTERVAL=1s"}
