@@ -89,9 +89,9 @@ func TestRelease(t *testing.T) {
 	state := readState(t, url, time.Now().UTC().Truncate(time.Second).Add(time.Second).Format(time.RFC3339))
 	var empty []string
 	for _, table := range strings.Fields(`
-		accounts api_slots archived_ids audits blocks claims count_state dead_letters deleted_records feeds feed_entries forgotten gaps
-		instance_key lexicons link_counts link_merges links nostr_authors profiles record_refs records river_job seen segments sharers
-		shares streams subjects tombstones verdicts watch_members watches`) {
+		accounts api_slots archived_ids audits blocks claims copies count_state dead_letters deleted_records feeds feed_entries forgotten
+		gaps histories instance_key lexicons link_counts link_merges links network_backfills nostr_authors parked profiles record_refs
+		records resyncs river_job seen segments sharers shares streams subjects tombstones verdicts watch_members watches`) {
 		if state.Rows[table] == 0 {
 			empty = append(empty, table)
 		}
@@ -271,17 +271,26 @@ func fillDatabase(t *testing.T, n *simnet.Net, url string) {
 			json.RawMessage(`{"$type":"`+layersName+`expression.expression","createdAt":"2026-01-02T03:04:05Z",`+fields+`}`))
 		require.NoError(t, err)
 	}
+	_, err = n.PutRecord(followed[3], layersName+"segmentation.segmentation", "3mptbyqhi7s2d", json.RawMessage(
+		`{"$type":"`+layersName+`segmentation.segmentation","createdAt":"2026-01-02T03:04:05Z","tokenizations":[],"expression":"`+text+`0"}`))
+	require.NoError(t, err) // it is parked: nobody has its text
 	leaveAlone(t, n, followed[4])
 	require.NoError(t, n.Delete(followed[5]))
 	last, err := n.PostNow(followed[0], "the last one")
 	require.NoError(t, err)
+	nostr.WriteAs(1, nil, time.Now().Unix(), 1, [][]string{{"proxy", "at://" + last.DID + "/" + last.Collection + "/" + last.Rkey, "atproto"}},
+		n.Articles()[0].URL) // a copy
 	serve = start(t, env, "serve")
 	eventually.True(t, func() bool {
-		left, err := tryCount(pool, `SELECT 2 - (SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL LIMIT 1) -
-			(SELECT count(*) FROM posts WHERE did = '`+last.DID+`' AND rkey = '`+last.Rkey+`')`)
+		left, err := tryCount(pool, `SELECT 3 - (SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL LIMIT 1) -
+			(SELECT count(*) FROM posts WHERE did = '`+last.DID+`' AND rkey = '`+last.Rkey+`') - (SELECT count(*) FROM copies)`)
 		return err == nil && left == 0
 	}, 20*time.Millisecond, "the gap is not closed")
 	succeed(t, env, "audit")
+	succeed(t, env, "backfill", "network")
+	succeed(t, env, "backfill", "cancel") // no server has an archive
+	succeed(t, env, "backfill", "add", "--collection", layersName+"*")
+	execute(t, url, `SELECT enqueue_resync('`+followed[0]+`')`)
 	ids := texts(t, pool, `SELECT link_id::text FROM shares GROUP BY link_id ORDER BY count(*) DESC, link_id LIMIT 4`)
 	succeed(t, env, "link", "merge", ids[0], ids[1])
 	succeed(t, env, "block", "add", followed[1])
