@@ -88,7 +88,8 @@ func newWayIn(t *testing.T) wayIn {
 	w := wayIn{folder: t.TempDir(), net: n}
 	require.NoError(t, os.Mkdir(filepath.Join(w.folder, "bin"), 0o755))
 	require.NoError(t, os.Symlink(binary, filepath.Join(w.folder, "bin", "weir")))
-	w.env = []string{"PATH=" + filepath.Join(w.folder, "bin") + ":" + os.Getenv("PATH"), "WEIR_HOME=" + filepath.Join(w.folder, ".weir"), "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest",
+	w.env = []string{"PATH=" + filepath.Join(w.folder, "bin") + ":" + os.Getenv("PATH"),
+		"WEIR_HOME=" + filepath.Join(w.folder, ".weir"), "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest",
 		"WEIR_LISTEN=127.0.0.1:0",
 		"WEIR_RELAYS=" + n.RelayURL(), "WEIR_APPVIEW=" + n.AppViewURL(), "WEIR_DIRECTORY=" + n.DirectoryURL(), "WEIR_API_INTERVAL=0s",
 		"WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_ARCHIVE_INTERVAL=1s"}
