@@ -341,20 +341,21 @@ func toText(v any) string {
 	return strings.Trim(string(text), `"`)
 }
 
-// checkPathParameter asks with invalid values of a parameter.
+// checkPathParameter asks with invalid values of a parameter, and with a number that nothing has.
 func (c *contract) checkPathParameter(path string, p parameter) {
 	c.T.Helper()
-	values := map[string][]int{strings.Repeat("a", 3000): {http.StatusBadRequest, http.StatusNotFound}}
+	values := map[string]int{strings.Repeat("a", 3000): http.StatusBadRequest}
 	if p.Schema.Type == "integer" {
-		wrong := []int{http.StatusBadRequest}
-		values = map[string][]int{"0": wrong, "x": wrong, "01": wrong, strconv.Itoa(math.MaxInt64): {http.StatusNotFound}}
+		values = map[string]int{
+			"0": http.StatusBadRequest, "x": http.StatusBadRequest, "01": http.StatusBadRequest, strconv.Itoa(math.MaxInt64): http.StatusNotFound,
+		}
 	}
-	for value, codes := range values {
+	for value, code := range values {
 		before := c.Values[p.Name]
 		c.Values[p.Name] = []string{value}
 		target := c.target(path, "")
 		c.Values[p.Name] = before
-		require.Contains(c.T, codes, c.ask(path, target).StatusCode, "%s with %s=%s", path, p.Name, value)
+		require.Equal(c.T, code, c.ask(path, target).StatusCode, "%s with %s=%s", path, p.Name, value)
 	}
 }
 

@@ -78,7 +78,7 @@ func notFound(op *web.Operation) *web.Operation {
 }
 
 func recordsOperation() *web.Operation {
-	return notFound(operation("records", recordsJSON{}, pageParameters(), "collection"))
+	return operation("records", recordsJSON{}, pageParameters(), "collection")
 }
 
 func recordOperation() *web.Operation {
@@ -90,7 +90,7 @@ func referencesOperation() *web.Operation {
 }
 
 func referrersOperation() *web.Operation {
-	return notFound(operation("referrers", records.Referrers{}, pageParameters(), "collection", "did", "rkey"))
+	return operation("referrers", records.Referrers{}, pageParameters(), "collection", "did", "rkey")
 }
 
 func searchOperation() *web.Operation { return operation("search", matchesJSON{}, searchParameters()) }

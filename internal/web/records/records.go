@@ -74,8 +74,7 @@ func (s *server) serveRecords(w http.ResponseWriter, r *http.Request) {
 	limit := q.number("limit")
 	collection := r.PathValue("collection")
 	if !validPart(collection) {
-		s.ServeNotFound(w, r)
-		return
+		q.wrong("collection", collection, say("expected_collection"))
 	}
 	s.answer(w, r, &q, func(ctx context.Context) (any, error) {
 		page, err := records.List(ctx, s.DB, collection, limit, records.Cursor(q.values.Get("cursor")))
@@ -89,11 +88,10 @@ func (s *server) recordHandler(
 ) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		k := schema.Key{Collection: r.PathValue("collection"), DID: r.PathValue("did"), Rkey: r.PathValue("rkey")}
-		if !validKey(k) {
-			s.ServeNotFound(w, r)
-			return
-		}
 		q := parseRecordQuery(r, "limit=50", parameters)
+		if !validKey(k) {
+			q.wrong("record", k.URI(), say("expected_uri"))
+		}
 		serve(w, r, k, &q)
 	}
 }

@@ -203,8 +203,9 @@ func TestAPIReadsRecords(t *testing.T) {
 
 	for target, want := range map[string]string{
 		base + "gone": "was deleted", base + "never": "is not stored", base + "one?limit=201": "from 1 to 200",
-		base + "one?x=1": "unknown parameter",
-		"/api/v1/records/" + treeCollection + "?cursor=x": "cursor", "/api/v1/search": "q is",
+		base + "one?x=1": "unknown parameter", "/api/v1/records/a%20b": "collection is", "/records/a/alice.example/b": "at-uri",
+		"/api/v1/records/" + treeCollection + "/alice.example/one/referrers": "at-uri",
+		"/api/v1/records/" + treeCollection + "?cursor=x":                    "cursor", "/api/v1/search": "q is",
 		"/api/v1/search?q=" + strings.Repeat("x", 201): "200 characters", "/api/v1/search?q=a%00": "zero character",
 		"/api/v1/search?q=a&language=x": "a language", "/api/v1/search?q=a&media=a/": "a media type",
 		"/api/v1/graph/alice.example/" + treeCollection + "/one": "at-uri", "/api/v1/graph/x?depth=7": "from 1 to 6",
