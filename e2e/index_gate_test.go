@@ -82,7 +82,7 @@ func (g *insertGate) serve(conn net.Conn) {
 	}
 	head := raw.Bytes()[:raw.Len()-len(body)]
 	fault := &insertFault{rest: true}
-	if strings.HasPrefix(request.URL.Query().Get("query"), "INSERT") {
+	if strings.HasPrefix(strings.TrimSpace(request.URL.Query().Get("query")), "INSERT") {
 		g.mu.Lock()
 		g.inserts[segmentOf(body)]++
 		g.mu.Unlock()
