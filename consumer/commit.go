@@ -118,7 +118,8 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Exclusive, write.Projections, write.Hooks = c.position, c.exclusive, c.Projections, c.Hooks
+	write.Position, write.Exclusive, write.Careful = c.position, c.exclusive, c.careful > 0
+	write.Projections, write.Hooks = c.Projections, c.Hooks
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {
@@ -128,7 +129,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	stored := 0
 	crashpoint.At(ctx, "commit: before it begins")
 	err := pgx.BeginFunc(ctx, c.Pool, func(tx pgx.Tx) error {
-		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
+		written, err := write.Apply(ctx, tx, c.lease)
 		if err == nil && c.lease == (schema.Lease{}) && len(write.Deletions)+len(write.Erasures) > 0 {
 			err = c.Projections.Lock(ctx, tx) // tables of projections that this program does not know would keep their rows
 		}

@@ -53,7 +53,7 @@ func TestHandleDoesNotDependOnBatches(t *testing.T) {
 				folded := (&batch{events: events}).fold()
 				events = nil
 				require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-					_, err := folded.Apply(t.Context(), tx, schema.Lease{}, true)
+					_, err := folded.Apply(t.Context(), tx, schema.Lease{})
 					return err
 				}))
 			}

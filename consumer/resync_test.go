@@ -174,7 +174,7 @@ func TestGapMakesChainsUnknown(t *testing.T) {
 	stop()
 	require.NoError(t, pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
 		b := schema.Batch{Gap: &schema.Gap{From: time.Now().Add(-time.Minute), To: time.Now(), Reason: "a test"}}
-		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+		_, err := b.Apply(t.Context(), tx, schema.Lease{})
 		return err
 	}))
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM chains`))

@@ -59,7 +59,7 @@ func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 			if replayed {
 				lease = schema.Lease{}
 			}
-			_, err := b.Apply(ctx, tx, lease, false)
+			_, err := b.Apply(ctx, tx, lease)
 			return err
 		}
 	}
@@ -118,7 +118,7 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background()) // the test is over
-	_, err = (&schema.Batch{Writes: []schema.Write{post("a", "1")}}).Apply(t.Context(), tx, lease, false)
+	_, err = (&schema.Batch{Writes: []schema.Write{post("a", "1")}}).Apply(t.Context(), tx, lease)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -133,12 +133,12 @@ func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
 	for name, write := range map[string]func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error{
 		"a batch that deletes the second and edits the first": func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error {
 			b := schema.Batch{Deletions: []schema.Deletion{deletion("z", "3")}, Writes: []schema.Write{post("a", "3")}}
-			_, err := b.Apply(ctx, tx, lease, false)
+			_, err := b.Apply(ctx, tx, lease)
 			return err
 		},
 		"a batch that deletes both": func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error {
 			b := schema.Batch{Deletions: []schema.Deletion{deletion("a", "3"), deletion("z", "3")}}
-			_, err := b.Apply(ctx, tx, lease, false)
+			_, err := b.Apply(ctx, tx, lease)
 			return err
 		},
 		"a page, which is in the order of the feed": func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {

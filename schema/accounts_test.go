@@ -83,7 +83,7 @@ func TestPageIsNotStoredDuringTheDeletionOfItsAccount(t *testing.T) {
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background()) // committed, or the test has failed
-	_, err = (&schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}).Apply(t.Context(), tx, lease, false)
+	_, err = (&schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}).Apply(t.Context(), tx, lease)
 	require.NoError(t, err)
 	page := beside(t, pool, tx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := schema.StoreRecords(ctx, tx, []schema.Write{post("1", schema.ListedRev)})

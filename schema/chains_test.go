@@ -30,7 +30,7 @@ func broken(t *testing.T, pool *pgxpool.Pool, commits ...schema.ChainedCommit) [
 	require.NoError(t, err)
 	b := schema.Batch{Chained: commits}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+		_, err := b.Apply(t.Context(), tx, schema.Lease{})
 		return err
 	}))
 	found, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT did || ' ' || wanted FROM resyncs ORDER BY did`)
@@ -149,7 +149,7 @@ func TestOldCommitThatWritesIsDoubted(t *testing.T) {
 				b.Writes = append(b.Writes, post("z", fmt.Sprintf("3n2wmidgr%04d", i), writes[0].Rev))
 			}
 			require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-				_, err := b.Apply(t.Context(), tx, schema.Lease{}, more == 0)
+				_, err := b.Apply(t.Context(), tx, schema.Lease{})
 				return err
 			}))
 			var dids []string
@@ -187,7 +187,7 @@ func TestAccountThatIsMarkedTwiceNeedsOneJob(t *testing.T) {
 		Desynchronized: []schema.Desynchronized{lost("a", "3"), lost("c", "3")},
 	}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+		_, err := b.Apply(t.Context(), tx, schema.Lease{})
 		return err
 	}))
 	var dids []string

@@ -114,6 +114,7 @@ type Batch struct {
 	Projections Projections // rows of deleted records are deleted from their tables
 
 	Exclusive bool // another stream may have the same accounts: its commits wait for this one
+	Careful   bool // some of the records are probably stored
 
 	replaced map[Key]bool // set by Apply: the records that replaced an earlier revision
 }
@@ -145,10 +146,10 @@ const copyAtLeast = 64
 //
 // A careful or small batch takes one round trip. Other batches use COPY, which
 // fails if one of the records is stored. Apply then returns ErrStored: apply the
-// batch again with careful set. It returns ErrFenced if the lease is lost. Roll the
+// batch again with Careful set. It returns ErrFenced if the lease is lost. Roll the
 // transaction back after any error.
-func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool) (written []Key, err error) {
-	copying := !careful && len(b.Writes) >= copyAtLeast
+func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease) (written []Key, err error) {
+	copying := !b.Careful && len(b.Writes) >= copyAtLeast
 	deleted := true
 	q := &pgx.Batch{}
 	how := shared

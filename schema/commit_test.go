@@ -29,7 +29,7 @@ func take(t *testing.T, pool *pgxpool.Pool, owner string) schema.Lease {
 func apply(ctx context.Context, pool *pgxpool.Pool, lease schema.Lease, b schema.Batch) (written []schema.Key, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		b.Projections = madeProjection()
-		written, err = b.Apply(ctx, tx, lease, false)
+		written, err = b.Apply(ctx, tx, lease)
 		return err
 	})
 	return written, err
@@ -142,7 +142,7 @@ func TestWaitingForTheLeaseNeverBlocks(t *testing.T) {
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) // the test is over
-	_, err = (&schema.Batch{}).Apply(t.Context(), tx, lease, false)
+	_, err = (&schema.Batch{}).Apply(t.Context(), tx, lease)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without a timeout, a call that waits for tx would hang
 	defer cancel()
@@ -330,9 +330,9 @@ func TestStoredRecordsAreFreshUnlessTheyWereStored(t *testing.T) {
 	lease := take(t, pool, "me")
 	stored := func(careful bool, writes ...schema.Write) (all []string) {
 		t.Helper()
-		b := schema.Batch{Writes: writes}
+		b := schema.Batch{Writes: writes, Careful: careful}
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			written, err := b.Apply(t.Context(), tx, lease, careful)
+			written, err := b.Apply(t.Context(), tx, lease)
 			for _, s := range b.Stored(written) {
 				all = append(all, fmt.Sprintf("%s %t %s", s.Rkey, s.Fresh, s.Record))
 			}

@@ -38,8 +38,9 @@ func TestLargeBatchOfNewRecordsIsCopied(t *testing.T) {
 	require.Equal(t, schema.Transient, schema.Classify(err), "the error must be transient: the same batch can be applied")
 	require.Len(t, revs(t, pool), 100, "the refused batch must write nothing")
 
+	batch.Careful = true
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		written, err = batch.Apply(t.Context(), tx, lease, true)
+		written, err = batch.Apply(t.Context(), tx, lease)
 		return err
 	}))
 	require.Equal(t, []schema.Key{key("new")}, written)

@@ -67,7 +67,7 @@ WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.ra
 	}
 	q.Queue(sql, args...)
 	for _, table := range b.Projections.tablesOf(keys.collection) {
-		q.Queue(deleteProjected(table, !few), projected...)
+		q.Queue(deleteProjected(table, keyRange(!few)), projected...)
 	}
 	if few {
 		q.Queue(planEachTime)

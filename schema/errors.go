@@ -14,7 +14,7 @@ import (
 var ErrFenced = errors.New("another process holds the lease of this stream")
 
 // ErrStored means that a record that a batch would copy is already stored, perhaps in
-// an older revision. Apply the batch again, with careful set.
+// an older revision. Apply the batch again, with Careful set.
 var ErrStored = errors.New("a record of this batch is stored already")
 
 // ErrNoRows means that the requested row does not exist.

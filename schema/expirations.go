@@ -53,7 +53,7 @@ WHERE e.did = d.did AND e.collection = d.collection AND e.rkey = d.rkey AND e.re
 	}
 	slices.SortFunc(expired, func(a, b Deletion) int { return a.Compare(b.Key) })
 	b := Batch{Deletions: expired, Projections: made, Hooks: hooks}
-	if _, err := b.Apply(ctx, tx, Lease{}, true); err != nil {
+	if _, err := b.Apply(ctx, tx, Lease{}); err != nil {
 		return 0, err
 	}
 	collection, did, rkey := Columns(len(b.Deletions), func(i int) Key { return b.Deletions[i].Key })

@@ -182,14 +182,19 @@ func (p Projections) Expiring(collections []string) (tables []string) {
 	return tables
 }
 
+// keyRange is whether $4 and $5 of deleteProjected are the range of the keys, which bounds the
+// partitions that are opened.
+type keyRange bool
+
+const boundedKeys keyRange = true
+
 // deleteProjected deletes the rows of deleted records from a table. A record that was
 // written again after its deletion keeps its rows. Each table needs a statement of its own:
 // while one waits for a worker's lock, the worker may add a row to the next table, which
-// only a later statement sees. within: $4 and $5 are the range of the keys. It bounds which
-// partitions are opened.
-func deleteProjected(table string, within bool) string {
+// only a later statement sees.
+func deleteProjected(table string, of keyRange) string {
 	ofTable, ofRecords := "", ""
-	if within {
+	if of == boundedKeys {
 		ofTable, ofRecords = ` AND p.rkey BETWEEN $4 AND $5`, ` AND r.rkey BETWEEN $4 AND $5`
 	}
 	return `

@@ -19,7 +19,7 @@ func marks(t *testing.T, pool *pgxpool.Pool, all ...schema.Desynchronized) (dids
 	t.Helper()
 	b := schema.Batch{Desynchronized: all}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+		_, err := b.Apply(t.Context(), tx, schema.Lease{})
 		return err
 	}))
 	for _, r := range b.Resyncs {
@@ -169,7 +169,7 @@ func TestRefusedCommitsAndPositionAreOne(t *testing.T) {
 	apply := func(lease schema.Lease) error {
 		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			b := schema.Batch{Desynchronized: []schema.Desynchronized{lost("a", "2")}, Position: schema.Position{CursorKind: "seq", Cursor: 7}}
-			_, err := b.Apply(t.Context(), tx, lease, true)
+			_, err := b.Apply(t.Context(), tx, lease)
 			return err
 		})
 	}
@@ -244,7 +244,7 @@ func TestRefusedCommitsThatWereComparedAreSettled(t *testing.T) {
 			Desynchronized: []schema.Desynchronized{lost(did, rev)},
 		}
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+			_, err := b.Apply(t.Context(), tx, schema.Lease{})
 			return err
 		}))
 	}

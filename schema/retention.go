@@ -73,7 +73,7 @@ WHERE ctid = ANY (ARRAY(
 	// Only a later snapshot sees the rows of a worker that held the record until now.
 	ofCollection, did, rkey := Columns(len(keys), func(i int) Key { return keys[i] })
 	for _, table := range tables {
-		if _, err := db.Exec(ctx, deleteProjected(table, true), ofCollection, did, rkey, slices.Min(rkey), slices.Max(rkey)); err != nil {
+		if _, err := db.Exec(ctx, deleteProjected(table, boundedKeys), ofCollection, did, rkey, slices.Min(rkey), slices.Max(rkey)); err != nil {
 			return 0, fmt.Errorf("expire the %s of records: %w", table, err)
 		}
 	}

@@ -33,7 +33,7 @@ func TestRepairOfWhatArrivedMeanwhile(t *testing.T) {
 	require.True(t, ok)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := (&schema.Batch{Writes: []schema.Write{{Key: key, Rev: rev, CID: "c", CreatedAt: at, Record: record}}}).Apply(t.Context(), tx,
-			lease, true)
+			lease)
 		return err
 	}))
 	told := 0

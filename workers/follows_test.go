@@ -313,7 +313,7 @@ func TestListedPostNeverBeatsADeletion(t *testing.T) {
 	require.NoError(t, err)
 	deleted := schema.Deletion{Key: postKey(did, rkey), Rev: tidAt(tid.Time().Add(-2 * time.Hour)), At: time.Now()}
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
-		_, err := (&schema.Batch{Deletions: []schema.Deletion{deleted}}).Apply(t.Context(), tx, lease, true)
+		_, err := (&schema.Batch{Deletions: []schema.Deletion{deleted}}).Apply(t.Context(), tx, lease)
 		return err
 	}))
 	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, rkey))

@@ -79,7 +79,7 @@ func (a author) apply(b schema.Batch) {
 	a.t.Helper()
 	require.NoError(a.t, pgx.BeginFunc(a.t.Context(), a.pool, func(tx pgx.Tx) error {
 		b.Projections = schema.NewProjections(posted())
-		_, err := b.Apply(a.t.Context(), tx, a.lease, false)
+		_, err := b.Apply(a.t.Context(), tx, a.lease)
 		return err
 	}))
 }

@@ -114,9 +114,9 @@ func (a author) commit(p schema.Projections, b schema.Batch) (err error) {
 	a.t.Helper()
 	queue, err := Queue(a.pool, slog.New(slog.DiscardHandler))
 	require.NoError(a.t, err)
-	b.Projections = p
+	b.Projections, b.Careful = p, true
 	return pgx.BeginFunc(a.t.Context(), a.pool, func(tx pgx.Tx) error {
-		written, err := b.Apply(a.t.Context(), tx, a.lease, true)
+		written, err := b.Apply(a.t.Context(), tx, a.lease)
 		if err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func TestConcurrentCommitIsProjected(t *testing.T) {
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) // committed, or the test has failed
-	_, err = b.Apply(t.Context(), tx, a.lease, true)
+	_, err = b.Apply(t.Context(), tx, a.lease)
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- register(t, pool, p) }()

@@ -49,7 +49,7 @@ func (r *rig) refuses(did, rev string) (added int) {
 	r.t.Helper()
 	require.NoError(r.t, pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {
 		b := schema.Batch{Desynchronized: []schema.Desynchronized{{DID: did, Cause: "a test", Rev: rev}}}
-		if _, err := b.Apply(r.t.Context(), tx, schema.Lease{}, true); err != nil || len(b.Resyncs) == 0 {
+		if _, err := b.Apply(r.t.Context(), tx, schema.Lease{}); err != nil || len(b.Resyncs) == 0 {
 			return err
 		}
 		added = len(b.Resyncs)
@@ -145,7 +145,7 @@ func TestResyncKeepsWhatArrivesMeanwhile(t *testing.T) {
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		b := schema.Batch{Deletions: []schema.Deletion{{Key: key(0), Rev: later, At: time.Now()}},
 			Writes: []schema.Write{{Key: key(1), Rev: later, CID: "later", CreatedAt: time.Now(), Record: []byte(`{"text":"edited meanwhile"}`)}}}
-		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+		_, err := b.Apply(t.Context(), tx, schema.Lease{})
 		return err
 	}))
 	close(release)
@@ -210,7 +210,7 @@ func TestWaitingEventsUndoNoResync(t *testing.T) {
 	require.Equal(t, 3, r.count(`SELECT count(*) FROM dead_letters WHERE raw_bytes > 0 AND state = 'open'`))
 	slices.SortFunc(waiting, func(a, b schema.Write) int { return strings.Compare(a.Rkey, b.Rkey) })
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { // as a retry does
-		_, err := (&schema.Batch{Writes: waiting}).Apply(t.Context(), tx, schema.Lease{}, true)
+		_, err := (&schema.Batch{Writes: waiting}).Apply(t.Context(), tx, schema.Lease{})
 		return err
 	}))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE cid = 'waited' AND rkey = $1`, created))
@@ -232,7 +232,7 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background()) // committed, or the test has failed
 	b := schema.Batch{Desynchronized: []schema.Desynchronized{{DID: did, Cause: "a test"}}}
-	_, err = b.Apply(t.Context(), tx, schema.Lease{}, true)
+	_, err = b.Apply(t.Context(), tx, schema.Lease{})
 	require.NoError(t, err)
 	require.NoError(t, EnqueueResyncs(r.client)(t.Context(), tx, b.Resyncs))
 	ended := make(chan error, 1)

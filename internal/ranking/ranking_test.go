@@ -43,7 +43,7 @@ func take(t *testing.T, pool *pgxpool.Pool, owner string) schema.Lease {
 func apply(ctx context.Context, pool *pgxpool.Pool, lease schema.Lease, b schema.Batch) (written []schema.Key, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		b.Projections = schema.Projections{{Name: "links", Collections: []string{schema.PostCollection}, Tables: []string{"shares"}}}
-		written, err = b.Apply(ctx, tx, lease, false)
+		written, err = b.Apply(ctx, tx, lease)
 		return err
 	})
 	return written, err

@@ -118,7 +118,7 @@ func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string,
 				Record: []byte(`{"text":"x"}`),
 			})
 		}
-		_, err := batch.Apply(b.Context(), tx, lease, false)
+		_, err := batch.Apply(b.Context(), tx, lease)
 		return err
 	}))
 	g.Go(timed(&worker, func(tx pgx.Tx, n int) error {

@@ -173,9 +173,9 @@ func (a author) commit(p schema.Projections, b schema.Batch) (err error) {
 	a.t.Helper()
 	queue, err := workers.Queue(a.pool, slog.New(slog.DiscardHandler))
 	require.NoError(a.t, err)
-	b.Projections = p
+	b.Projections, b.Careful = p, true
 	return pgx.BeginFunc(a.t.Context(), a.pool, func(tx pgx.Tx) error {
-		written, err := b.Apply(a.t.Context(), tx, a.lease, true)
+		written, err := b.Apply(a.t.Context(), tx, a.lease)
 		if err != nil {
 			return err
 		}

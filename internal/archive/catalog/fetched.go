@@ -255,7 +255,7 @@ func restoreRun(
 	default:
 		b.Statuses = lastOf(b.Statuses, func(s schema.Status) schema.Key { return schema.Key{DID: s.DID} })
 		slices.SortFunc(b.Statuses, func(a, b schema.Status) int { return schema.Key{DID: a.DID}.Compare(schema.Key{DID: b.DID}) })
-		_, err = b.Apply(ctx, tx, schema.Lease{}, true)
+		_, err = b.Apply(ctx, tx, schema.Lease{})
 	}
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			_, err := (&schema.Batch{
 				Statuses: []schema.Status{{DID: did, Status: status, At: at, Sent: sent}}, Hooks: []schema.Hook{catalog.Hook("")},
-			}).Apply(t.Context(), tx, schema.Lease{}, true)
+			}).Apply(t.Context(), tx, schema.Lease{})
 			return err
 		}))
 	}

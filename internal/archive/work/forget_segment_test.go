@@ -103,7 +103,7 @@ func (f *forgetTest) apply(b *schema.Batch) {
 	tx, err := f.pool.Begin(f.t.Context())
 	require.NoError(f.t, err)
 	b.Hooks = []schema.Hook{catalog.Hook("")}
-	_, err = b.Apply(f.t.Context(), tx, schema.Lease{}, true)
+	_, err = b.Apply(f.t.Context(), tx, schema.Lease{})
 	require.NoError(f.t, err)
 	require.NoError(f.t, tx.Commit(f.t.Context()))
 }
