@@ -157,14 +157,17 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 	return true
 }
 
-// close ends a frame whose events start at index began. If it has events, close starts the
-// frame's proof, unless the frame may have been seen before. moves: the position may be
-// set after this frame. beside: the frame is kept even if it has no events.
-func (b *batch) close(m *Message, began int, moves, beside bool) {
-	f := batchFrame{FramePosition: m.FramePosition, events: len(b.events) - began, beside: beside}
-	if f.events == 0 && !beside {
-		return
+// close ends a frame whose events start at index began, if it has any.
+func (b *batch) close(m *Message, began int) {
+	if len(b.events) > began {
+		b.closeKept(m, began).beside = false
 	}
+}
+
+// closeKept ends a frame that is kept even if it has no events. It starts the frame's proof,
+// unless the frame may have been seen before.
+func (b *batch) closeKept(m *Message, began int) *batchFrame {
+	f := batchFrame{FramePosition: m.FramePosition, events: len(b.events) - began, beside: true}
 	seen := m.ID != (ID{})
 	if (f.events > 0 || seen) && m.Proof != nil {
 		if !seen {
@@ -178,10 +181,11 @@ func (b *batch) close(m *Message, began int, moves, beside bool) {
 			b.kept = append(b.kept, f.kept)
 		}
 	}
-	if !moves {
+	if !m.moves() {
 		f.Identity = Identity{} // a position needs an anchor, see split
 	}
 	b.frames = append(b.frames, f)
+	return &b.frames[len(b.frames)-1]
 }
 
 // advance sets a position to just after a frame. Its host and its anchors stay.

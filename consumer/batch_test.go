@@ -103,7 +103,7 @@ func framed(end *schema.Position, sizes ...int) *batch {
 			ev := write("r"+strconv.Itoa(len(b.events)), "1")
 			b.events = append(b.events, ev)
 		}
-		b.close(&Message{FramePosition: at}, began, true, false)
+		b.close(&Message{FramePosition: at}, began)
 	}
 	return b
 }
@@ -303,9 +303,9 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 				want = append(want, ev.Key)
 			}
 		}
-		b.close(m, began, true, false)
+		b.close(m, began)
 	}
-	b.close(&Message{Proof: proven{ProofOutcome{}, &started}}, len(b.events), true, false) // its events are dropped
+	b.close(&Message{Proof: proven{ProofOutcome{}, &started}}, len(b.events)) // its events are dropped
 	require.Equal(t, 6, started)
 	counted := 0
 	b.prove(time.Now(), nil, func(string) { counted++ })

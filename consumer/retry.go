@@ -118,5 +118,5 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	for i := range m.Events {
 		b.add(&m.Events[i], now)
 	}
-	b.close(m, began, true, false)
+	b.close(m, began)
 }

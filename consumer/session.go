@@ -232,11 +232,10 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	if m.TimeUS > 0 && !s.begun.Load() {
 		s.begun.Store(true)
 	}
-	moves := m.TimeUS > 0 && !m.Still
 	if m.Still { // the past is being read
 		s.lag.Store(int64(m.Arrived.Sub(complete(s.resume.from))))
 	}
-	if moves && s.resume.open() {
+	if m.moves() && s.resume.open() {
 		saw := s.resume.check(&m.FramePosition)
 		s.settled.Store(s.resume.settled)
 		switch saw {
@@ -245,7 +244,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		case alreadyCommitted:
 			return nil
 		case reprocess:
-			moves = false
+			m.Still = true
 		case missed:
 			s.begin(f.Arrived)
 			s.missed()
@@ -256,7 +255,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 			return err
 		}
 	}
-	if moves {
+	if m.moves() {
 		s.begin(f.Arrived)
 		at := m.FramePosition
 		if s.cfg.can.Complete { // the place is dated by this process's clock: a clock that is ahead must not hide a gap
@@ -264,7 +263,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		}
 		s.advanceTo(&at, f.Arrived)
 	}
-	s.add(m, moves, f.Arrived)
+	s.add(m, f.Arrived)
 	if s.open == nil {
 		return nil
 	}
@@ -298,9 +297,8 @@ func (s *session) advanceTo(p *FramePosition, arrived time.Time) {
 	}
 }
 
-// add adds a frame's events to the open batch. moves: the position may be set after
-// this frame.
-func (s *session) add(m *Message, moves bool, arrived time.Time) {
+// add adds a frame's events to the open batch.
+func (s *session) add(m *Message, arrived time.Time) {
 	for _, bad := range m.Malformed {
 		if bad.Drop {
 			continue
@@ -331,12 +329,12 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 			s.metrics.deadLettered.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
 		}
 	}
-	beside := s.cfg.Frames != nil && s.cfg.Frames.Beside(m)
-	if beside {
+	switch {
+	case s.cfg.Frames != nil && s.cfg.Frames.Beside(m):
 		s.begin(arrived)
-	}
-	if s.open != nil {
-		s.open.close(m, began, moves, beside)
+		s.open.closeKept(m, began)
+	case s.open != nil:
+		s.open.close(m, began)
 	}
 }
 

@@ -204,9 +204,12 @@ type FramePosition struct {
 	Arrived  time.Time // set by the consumer
 	Identity Identity
 	At       time.Time // when the frame was made, by the relay's clock; zero: unknown
-	Still    bool      // the frame does not move the position, although it has a time
+	Still    bool      // the frame does not move the position, although it has a time; the consumer sets it for an event that it processes again
 	ID       ID        // events with an ID that was stored are not proven and stored again; zero: none
 }
+
+// moves reports whether the position may be set after the frame.
+func (p *FramePosition) moves() bool { return p.TimeUS > 0 && !p.Still }
 
 // An Identity names a frame on every host of its network; anchors are made of it.
 // Without a revision it names only an account, and many frames share it. The zero

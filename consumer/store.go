@@ -42,7 +42,7 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		for j := range m.Events {
 			b.add(&m.Events[j], now)
 		}
-		b.close(m, began, true, false)
+		b.close(m, began)
 		b.bytes += len(frame)
 		if len(b.frames) < most && len(b.events) < storedEvents && b.bytes < maxBatchBytes && i < len(frames)-1 {
 			continue
