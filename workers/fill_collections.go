@@ -144,7 +144,7 @@ func (p *historyPass) complete(ctx context.Context, h history.Run) (more bool, e
 	var done history.History
 	ended := false
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		if done, ended, err = history.CompleteRun(ctx, tx, h, p.everyone); err != nil || !ended || !p.everyone {
+		if done, ended, err = history.CompleteRun(ctx, tx, h, history.Listed(p.everyone)); err != nil || !ended || !p.everyone {
 			return err
 		}
 		names, err := p.names(ctx, tx, h.Collection) // after the check that no account waits
@@ -388,14 +388,16 @@ func (p *historyPass) failed(ctx context.Context, l history.Listing, relay strin
 	if bluesky.Classify(cause) == bluesky.RateLimited {
 		wait = max(wait, bluesky.RetryAfter(cause))
 	}
-	next, restart := relay, !api || Refused(cause) || (l.Tries+1)%listingTries == 0
-	if restart {
+	attempt, rejected := history.Failed, !api || Refused(cause)
+	if l.Host = relay; rejected || (l.Tries+1)%listingTries == 0 {
 		relays := p.api.Relays()
-		next = relays[(slices.Index(relays, relay)+1)%len(relays)]
-		restart = next != relay || !api || Refused(cause) // a single relay may continue at its cursor
+		l.Host = relays[(slices.Index(relays, relay)+1)%len(relays)]
+		if rejected || l.Host != relay { // a single relay may continue at its cursor
+			attempt = history.Rejected
+		}
 	}
-	p.log.Warn("account_listing_failed", "collection", l.Name, "relay", relay, "error", cause, "next", next, "wait", wait)
-	return history.FailListing(ctx, p.pool, l, next, cause.Error(), restart, wait)
+	p.log.Warn("account_listing_failed", "collection", l.Name, "relay", relay, "error", cause, "next", l.Host, "wait", wait)
+	return history.FailListing(ctx, p.pool, l, cause.Error(), wait, attempt)
 }
 
 // enqueue adds jobs for accounts that wait, while few have one and no other backfill

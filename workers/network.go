@@ -206,7 +206,7 @@ func (p *historyPass) readStream(ctx context.Context, network Network, l history
 			wait := min(historyRetry<<min(2*l.Tries, 20), longestRetry)
 			p.log.Warn("relay_past_unread", "collection", l.Collection, "stream", l.Name, "error", unread, "wait", wait)
 			if found.Cut = unread.Error(); l.Tries+1 < historyTries && slices.Contains(network.Streams(), l.Name) {
-				return history.FailListing(ctx, p.pool, l, l.Host, found.Cut, false, wait)
+				return history.FailListing(ctx, p.pool, l, found.Cut, wait, history.Failed)
 			}
 		}
 		l.Cursor = ""

@@ -155,10 +155,12 @@ func SetProblem(ctx context.Context, db schema.DB, h Run, problem string) error 
 	return schema.Exec(ctx, db, "record the problem of the history of "+h.Collection, sql, h.Collection, h.Run, schema.Text(problem))
 }
 
-// CompleteRun ends a run whose accounts have all been read, except those that cannot
-// be. If listings is set, the run's listings must have ended too. It reports whether it
-// ended the run.
-func CompleteRun(ctx context.Context, db schema.DB, h Run, listings bool) (History, bool, error) {
+// Listed is whether the accounts of a run are listed from relays.
+type Listed bool
+
+// CompleteRun ends a run whose accounts have all been read, except those that cannot be. The
+// listings of a listed run must have ended too. It reports whether it ended the run.
+func CompleteRun(ctx context.Context, db schema.DB, h Run, listed Listed) (History, bool, error) {
 	const sql = `
 UPDATE histories AS h
 SET completed_at = now(), problem = ''
@@ -168,7 +170,7 @@ WHERE h.collection = $1 AND h.run = $2 AND h.began_at IS NOT NULL AND h.complete
              AND NOT EXISTS (SELECT FROM history_listings AS l WHERE l.collection = h.collection AND l.run = h.run AND l.ended_at IS NULL))
 RETURNING h.collection, 'complete', h.accounts, h.done, h.unread, h.limited, h.records, h.bytes, ''`
 	done, err := schema.One(ctx, db, "complete the history of "+h.Collection, pgx.RowToStructByPos[History], sql, h.Collection, h.Run,
-		listings)
+		listed)
 	if errors.Is(err, schema.ErrNoRows) {
 		return History{}, false, nil
 	}
@@ -296,17 +298,16 @@ func countAccounts(ctx context.Context, tx pgx.Tx, collection string, run int, a
 	return schema.Exec(ctx, tx, "count the accounts of the history of "+collection, sql, collection, run, added)
 }
 
-// FailListing records a failed attempt at a listing. With restart, the listing starts
-// over at another host.
-func FailListing(ctx context.Context, db schema.DB, l Listing, host, problem string, restart bool, wait time.Duration) error {
+// FailListing records a failed attempt at a listing. A rejected one starts over, at l.Host.
+func FailListing(ctx context.Context, db schema.DB, l Listing, problem string, wait time.Duration, attempt Attempt) error {
 	const sql = `
 UPDATE history_listings
 SET host = $5, cursor = CASE WHEN $7 THEN '' ELSE cursor END, pages = CASE WHEN $7 THEN 0 ELSE pages END,
     seen = CASE WHEN $7 THEN 0 ELSE seen END,
     tries = tries + 1, retry_at = now() + $8::interval, problem = $6
 WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $4 AND ended_at IS NULL`
-	return schema.Exec(ctx, db, "record the failed listing of "+l.Name, sql, l.Collection, l.Name, l.Run, l.Pages, host, schema.Text(problem),
-		restart, wait)
+	return schema.Exec(ctx, db, "record the failed listing of "+l.Name, sql, l.Collection, l.Name, l.Run, l.Pages, l.Host, schema.Text(problem),
+		attempt == Rejected, wait)
 }
 
 // AddFollowed adds at most limit followed accounts to a run. It only adds
