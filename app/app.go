@@ -131,7 +131,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
-	if _, err := p.wires(false, p.stored.Stores); err != nil {
+	if _, err := p.wires(feature.Decoding{Wanted: p.stored.Stores}); err != nil {
 		return err
 	}
 	cfg.Retry = p.retryDeadLetters
@@ -177,20 +177,20 @@ func (p App) retention() (workers.Retention, error) {
 
 // retryDeadLetters processes dead-lettered events again, as far back as deletions are known.
 func (p App) retryDeadLetters(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
-	retry, err := p.requested(ctx, false)
+	retry, err := p.requested(ctx)
 	if err != nil {
 		return err
 	}
 	return retry.Run(ctx, deadLetters)
 }
 
-// requested returns a Retry that stores events of all accounts, or of those that are followed now.
-func (p App) requested(ctx context.Context, everyone bool) (*consumer.Retry, error) {
+// requested returns a Retry that stores events of the accounts that are followed now.
+func (p App) requested(ctx context.Context) (*consumer.Retry, error) {
 	keep, err := p.retention()
 	if err != nil {
 		return nil, err
 	}
-	wires, err := p.wires(false, p.stored.Stores)
+	wires, err := p.wires(feature.Decoding{Wanted: p.stored.Stores})
 	if err != nil {
 		return nil, err
 	}
@@ -199,14 +199,12 @@ func (p App) requested(ctx context.Context, everyone bool) (*consumer.Retry, err
 	if err != nil {
 		return nil, err
 	}
-	followed := &follows{}
-	if !everyone {
-		now, err := schema.FollowedAccounts(ctx, p.pool)
-		if err != nil {
-			return nil, err
-		}
-		followed.take(now)
+	now, err := schema.FollowedAccounts(ctx, p.pool)
+	if err != nil {
+		return nil, err
 	}
+	followed := &follows{}
+	followed.take(now)
 	storage, err := p.storage("", followed.includes)
 	storage.Frames = p.parts.frames(nil)
 	return &consumer.Retry{Storage: storage, Wires: wires, Since: agreed.Add(-keep.Tombstones)}, err

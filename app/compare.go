@@ -14,7 +14,7 @@ func (p App) Compared() []compare.Table {
 
 // Compare compares the process's database with the one at a URL.
 func (p App) Compare(ctx context.Context, with string, report func(compare.Difference)) ([]compare.Result, error) {
-	other, err := OpenPool(ctx, with, 1, p.cfg.pooled())
+	other, err := p.cfg.OpenPool(ctx, with, 1)
 	if err != nil {
 		return nil, fmt.Errorf("open the database to compare with: %w", err)
 	}

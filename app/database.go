@@ -32,19 +32,19 @@ func (c Config) Database(ctx context.Context, connections int32) (*pgxpool.Pool,
 		}
 		url = running
 	}
-	return OpenPool(ctx, url, connections, c.pooled())
+	return c.OpenPool(ctx, url, connections)
 }
 
 // OpenPool opens a pool and connects once, so that a wrong URL is reported
 // immediately in one sentence. Through a transaction pooler it uses no named
 // prepared statements: the next transaction may use another session.
-func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (*pgxpool.Pool, error) {
-	return openPool(ctx, "DATABASE_URL", raw, connections, pooled, func(*pgxpool.Config) {})
+func (c Config) OpenPool(ctx context.Context, raw string, connections int32) (*pgxpool.Pool, error) {
+	return c.openPool(ctx, "DATABASE_URL", raw, connections, func(*pgxpool.Config) {})
 }
 
 // openPool is OpenPool with the URL of a variable, and may change how connections are made.
-func openPool(
-	ctx context.Context, variable, raw string, connections int32, pooled bool, change func(*pgxpool.Config),
+func (c Config) openPool(
+	ctx context.Context, variable, raw string, connections int32, change func(*pgxpool.Config),
 ) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(raw)
 	if err != nil {
@@ -54,7 +54,7 @@ func openPool(
 	}
 	cfg.MaxConns = max(cfg.MaxConns, connections)
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
-	if pooled {
+	if c.pooled() {
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {

@@ -12,6 +12,6 @@ import (
 func TestStoppedWhileItConnects(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	_, err := OpenPool(ctx, "postgres://weir@127.0.0.1:1/weir", 1, false)
+	_, err := Config{}.OpenPool(ctx, "postgres://weir@127.0.0.1:1/weir", 1)
 	require.ErrorIs(t, err, context.Canceled)
 }

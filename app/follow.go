@@ -104,7 +104,7 @@ func (p App) firstWatches(ctx context.Context) error {
 		return err
 	}
 	for _, named := range p.cfg.Watch {
-		w, err := p.ParseWatch(named, false)
+		w, err := p.ParseWatch(named)
 		if err != nil {
 			return fmt.Errorf("read WEIR_WATCH: %w", err)
 		}
@@ -148,30 +148,22 @@ type WatchRequest struct {
 }
 
 // ParseWatch parses a request to watch an account. Its errors never contain a secret key.
-func (p App) ParseWatch(named string, alone bool) (WatchRequest, error) {
+func (p App) ParseWatch(named string) (WatchRequest, error) {
 	network, account, err := p.parts.networks.ParseTarget(named)
 	if err != nil {
 		return WatchRequest{}, err
 	}
 	if network != nil {
-		w := WatchRequest{Kind: schema.WatchFollows, Target: account.Text, Network: network, Account: account}
-		if alone {
-			w.Kind = schema.WatchAccount
-		}
-		return w, nil
+		return WatchRequest{Kind: schema.WatchFollows, Target: account.Text, Network: network, Account: account}, nil
 	}
 	t, err := bluesky.ParseTarget(named)
 	switch {
 	case err != nil:
 		return WatchRequest{}, err
-	case alone && t.Kind != bluesky.TargetAccount:
-		return WatchRequest{}, fmt.Errorf("--account is for accounts, but %s is a %s: omit it to follow its members", t.URI, t.Kind)
 	case t.Kind == bluesky.TargetList:
 		return WatchRequest{Kind: schema.WatchList, Target: t.URI}, nil
 	case t.Kind == bluesky.TargetStarterPack:
 		return WatchRequest{Kind: schema.WatchStarterPack, Target: t.URI}, nil
-	case alone:
-		return WatchRequest{Kind: schema.WatchAccount, Target: t.Actor}, nil
 	}
 	return WatchRequest{Kind: schema.WatchFollows, Target: t.Actor}, nil
 }

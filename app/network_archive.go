@@ -91,7 +91,7 @@ func (n *networkArchive) Read(
 ) (workers.NetworkPlan, error) {
 	r := &archiveReading{networkArchive: n, moved: moved}
 	var err error
-	if r.retry, err = n.app.requested(ctx, false); err != nil {
+	if r.retry, err = n.app.requested(ctx); err != nil {
 		return workers.NetworkPlan{}, err
 	}
 	r.retry.Bulk = true

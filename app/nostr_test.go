@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/nostr"
+	"github.com/weir-social/weir/feature"
 	protocol "github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/ops/doctor"
 	"github.com/weir-social/weir/internal/testing/simnet"
@@ -53,7 +54,7 @@ func TestArchivedDemandsToVanishAreApplied(t *testing.T) {
 	e := &protocol.Event{Kind: protocol.KindVanish, CreatedAt: 1_700_000_000, Tags: [][]string{{"relay", "wss://author.example/inbox"}}}
 	require.NoError(t, e.Sign([32]byte{31: 9}))
 	p := New(readsNostr(t, Config{Collections: []string{"nostr.1"}}, "wss://relay.example"), nil)
-	wires, err := p.wires(true, nil)
+	wires, err := p.wires(feature.Decoding{Archived: true})
 	require.NoError(t, err)
 	var m consumer.Message
 	wires[nostr.WireName].Decode(e.AppendNotepack(nil), time.Now(), &m)

@@ -23,7 +23,7 @@ func WithServer(ctx context.Context, cfg Config, options devpg.Options, f func(*
 			options.Logger.Error("postgres_stop_failed", "error", err)
 		}
 	}()
-	pool, err := OpenPool(ctx, server.URL("weir"), cfg.Connections(), false)
+	pool, err := Config{}.OpenPool(ctx, server.URL("weir"), cfg.Connections())
 	if err != nil {
 		return err
 	}

@@ -39,8 +39,10 @@ func New(cfg Config, pool *pgxpool.Pool) App {
 	}
 	// ReadConfig has checked it
 	p.parts, _ = cfg.open(feature.Services{Pool: pool, Log: p.log, Metrics: metrics, UserAgent: userAgent, Limit: p.calls().Take,
-		Requested: func(ctx context.Context, everyone bool) (*consumer.Retry, error) { return p.requested(ctx, everyone) },
-		Wires:     func(wanted func(string) bool) (map[string]consumer.Wire, error) { return p.wires(true, wanted) },
+		Requested: func(ctx context.Context) (*consumer.Retry, error) { return p.requested(ctx) },
+		Wires: func(wanted func(string) bool) (map[string]consumer.Wire, error) {
+			return p.wires(feature.Decoding{Archived: true, Wanted: wanted})
+		},
 		Tombstones: func() (time.Duration, error) {
 			keep, err := p.retention()
 			return keep.Tombstones, err

@@ -131,8 +131,8 @@ func (p App) openJetstream(cfg socket.Config, filter consumer.Filter) (consumer.
 	return jetstream.New(jetstream.Config{Config: cfg, Filter: filter, Compress: p.cfg.Compress, Wanted: p.stored.Stores})
 }
 
-func (p App) jetstreamWire(_ bool, wanted func(string) bool) (consumer.Wire, error) {
-	return jetstream.Wire(wanted), nil
+func (p App) jetstreamWire(of feature.Decoding) (consumer.Wire, error) {
+	return jetstream.Wire(of.Wanted), nil
 }
 
 func (p App) openFirehose(cfg socket.Config, _ consumer.Filter) (consumer.Source, error) {
@@ -143,9 +143,9 @@ func (p App) openFirehose(cfg socket.Config, _ consumer.Filter) (consumer.Source
 	return firehose.New(firehose.Config{Config: cfg, Wanted: p.stored.Stores, Verifier: verifier})
 }
 
-func (p App) firehoseWire(archived bool, wanted func(string) bool) (consumer.Wire, error) {
-	if archived {
-		return firehose.Wire(wanted, nil), nil
+func (p App) firehoseWire(of feature.Decoding) (consumer.Wire, error) {
+	if of.Archived {
+		return firehose.Wire(of.Wanted, nil), nil
 	}
 	verifier, err := p.signatures.verifier(p)
 	if err != nil {
@@ -154,15 +154,15 @@ func (p App) firehoseWire(archived bool, wanted func(string) bool) (consumer.Wir
 	if verifier != nil {
 		verifier = verifier.Patient(p.cfg.JobTimeout / 4)
 	}
-	return firehose.Wire(wanted, verifier), nil
+	return firehose.Wire(of.Wanted, verifier), nil
 }
 
 // wires returns the wires whose dead letters this binary can decode, or those of archived
-// frames, for one goroutine. They decode what is wanted; nil: all events.
-func (p App) wires(archived bool, wanted func(collection string) bool) (map[string]consumer.Wire, error) {
+// frames, for one goroutine.
+func (p App) wires(of feature.Decoding) (map[string]consumer.Wire, error) {
 	wires := map[string]consumer.Wire{}
 	for _, s := range p.sources() {
-		wire, err := s.NewWire(archived, wanted)
+		wire, err := s.NewWire(of)
 		if err != nil {
 			return nil, err
 		}

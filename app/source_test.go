@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/feature"
 )
 
 // TestEverySourceIsWhole shows that the archived events and the failed events of every source can
@@ -15,7 +17,7 @@ func TestEverySourceIsWhole(t *testing.T) {
 	for _, s := range p.sources() {
 		names[s.Name], wires[s.Wire] = true, true
 		for _, archived := range []bool{false, true} {
-			wire, err := s.NewWire(archived, nil)
+			wire, err := s.NewWire(feature.Decoding{Archived: archived})
 			require.NoError(t, err)
 			require.Equal(t, s.Wire, wire.Name)
 		}

@@ -21,7 +21,7 @@ const (
 // standby opens a pool of connections that are read only: to the hot standby of the configuration, or
 // to the primary while the standby cannot be reached.
 func (c Config) standby(ctx context.Context, primary *pgxpool.Pool, log *slog.Logger) (*pgxpool.Pool, error) {
-	pool, err := openPool(ctx, "WEIR_READ_DATABASE_URL", c.ReadDatabaseURL, c.Connections(), c.pooled(), func(cfg *pgxpool.Config) {
+	pool, err := c.openPool(ctx, "WEIR_READ_DATABASE_URL", c.ReadDatabaseURL, c.Connections(), func(cfg *pgxpool.Config) {
 		cfg.MaxConnLifetime = standbyLifetime
 		read, main := cfg.ConnConfig, primary.Config().ConnConfig
 		read.ConnectTimeout = standbyTimeout

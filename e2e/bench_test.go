@@ -56,7 +56,7 @@ func benchDatabase(t testing.TB, server *devpg.Server) (url string, pool *pgxpoo
 	require.NoError(t, err)
 	require.NoError(t, admin.Close(t.Context()))
 	url = server.URL(name)
-	pool, err = app.OpenPool(t.Context(), url, 4, false)
+	pool, err = app.Config{}.OpenPool(t.Context(), url, 4)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	require.NoError(t, schematest.Migrate(t.Context(), pool))

@@ -81,9 +81,9 @@ type Services struct {
 	Metrics   prometheus.Registerer
 	UserAgent string
 	Limit     func(context.Context) (done func(), err error) // waits until a service may be called
-	// Requested returns what stores events of all accounts, or of those that are followed now, that were requested
-	// from servers.
-	Requested func(ctx context.Context, everyone bool) (*consumer.Retry, error)
+	// Requested returns what stores events that were requested from servers, of the accounts that are followed now;
+	// without Follows, of all.
+	Requested func(ctx context.Context) (*consumer.Retry, error)
 	// Wires returns the wires of archived frames, by name, for one goroutine. They decode what is wanted; nil: all events.
 	Wires func(wanted func(collection string) bool) (map[string]consumer.Wire, error)
 	// Tombstones returns how long deletions are known, and servers may send an event again.
@@ -98,10 +98,15 @@ type Source struct {
 	Network  string // of its accounts: how their DIDs begin; empty: the network of repositories
 	Streams  []Stream
 	Open     func(socket.Config, consumer.Filter) (consumer.Source, error)
-	// NewWire returns its wire, for one goroutine. It decodes events of wanted collections; nil: of all. archived: it
-	// decodes the archive. The signatures were checked before its records were archived; since then the hashes of the
-	// segments vouch for them. Demands to vanish that were archived were applied.
-	NewWire func(archived bool, wanted func(collection string) bool) (consumer.Wire, error)
+	NewWire  func(Decoding) (consumer.Wire, error) // for one goroutine
+}
+
+// Decoding is what a wire decodes.
+type Decoding struct {
+	Wanted func(collection string) bool // reports whether events of a collection are decoded; nil: of all
+	// Archived: frames of the archive. The signatures were checked before its records were archived; since then the
+	// hashes of the segments vouch for them. Demands to vanish that were archived were applied.
+	Archived bool
 }
 
 // Stream is a stream to read.

@@ -40,11 +40,17 @@ func watchAddCommand() *cobra.Command {
 			"  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
 		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
-			w, err := p.ParseWatch(args[0], alone)
-			switch {
-			case err != nil:
+			w, err := p.ParseWatch(args[0])
+			if err != nil {
 				return err
-			case cmd.Flags().Changed("second-degree"):
+			}
+			if alone {
+				if w.Kind != schema.WatchFollows {
+					return fmt.Errorf("--account is for accounts, but %s is a %s: omit it to follow its members", w.Target, w.Kind)
+				}
+				w.Kind = schema.WatchAccount
+			}
+			if cmd.Flags().Changed("second-degree") {
 				if w.Kind != schema.WatchFollows || w.Network != nil || atLeast < 1 {
 					return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID of Bluesky")
 				}
@@ -216,7 +222,7 @@ func watchRemoveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if w, err := p.ParseWatch(args[0], false); err == nil && w.Target != args[0] && w.Target != "" {
+			if w, err := p.ParseWatch(args[0]); err == nil && w.Target != args[0] && w.Target != "" {
 				more, err := schema.RemoveWatch(ctx, p.Pool(), w.Target)
 				if err != nil {
 					return err

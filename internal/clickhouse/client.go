@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unicode"
@@ -42,8 +41,7 @@ type Index struct {
 
 	blockRows int // rows per block: blockRows, or less in tests
 
-	mu       sync.Mutex
-	settings map[string]bool // the settings in wanted that the server has; nil: not read yet
+	settings atomic.Pointer[map[string]bool] // the settings in wanted that the server has; nil: not read yet
 }
 
 // blockRows is the maximum number of rows per block. A server divides a larger block (18.16
@@ -110,14 +108,9 @@ func (x *Index) query(ctx context.Context, sql string) ([]byte, error) {
 	return answer, err
 }
 
-// serverSettings returns which of the wanted settings the server has: an old server refuses the
-// others. With fresh it reads them again, because the server may have been replaced.
-func (x *Index) serverSettings(ctx context.Context, fresh bool) (map[string]bool, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.settings != nil && !fresh {
-		return x.settings, nil
-	}
+// readSettings reads which of the wanted settings the server has: an old server refuses the
+// others.
+func (x *Index) readSettings(ctx context.Context) (map[string]bool, error) {
 	names := append(slices.Sorted(maps.Keys(wanted())), tokenSetting, everywhere)
 	answer, err := x.query(ctx, `SELECT name FROM system.settings WHERE name IN ('`+strings.Join(names, `', '`)+`') FORMAT TabSeparated`)
 	if err != nil {
@@ -133,14 +126,16 @@ func (x *Index) serverSettings(ctx context.Context, fresh bool) (map[string]bool
 	if !has[everywhere] {
 		return nil, fmt.Errorf("%w: the server at %s is not ClickHouse", ErrAway, x)
 	}
-	x.settings = has
+	x.settings.Store(&has)
 	return has, nil
 }
 
 // insert sends one block. token names it.
-func (x *Index) insert(ctx context.Context, token string, block []byte) error {
-	has, err := x.serverSettings(ctx, false)
-	if err != nil {
+func (x *Index) insert(ctx context.Context, token string, block []byte) (err error) {
+	var has map[string]bool
+	if read := x.settings.Load(); read != nil {
+		has = *read
+	} else if has, err = x.readSettings(ctx); err != nil {
 		return err
 	}
 	settings := url.Values{"query": {insertStatement}}

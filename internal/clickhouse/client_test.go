@@ -64,10 +64,10 @@ func TestSomethingElseAnswers(t *testing.T) {
 	require.Zero(t, statements.Load())
 	page.Store("max_block_size\n")
 	require.NoError(t, x.Create(t.Context()))
-	require.False(t, x.settings["async_insert"])
+	require.False(t, (*x.settings.Load())["async_insert"])
 	page.Store("max_block_size\nasync_insert\n")
 	require.NoError(t, x.Create(t.Context()))
-	require.True(t, x.settings["async_insert"], "the settings must be read again after the server was upgraded")
+	require.True(t, (*x.settings.Load())["async_insert"], "the settings must be read again after the server was upgraded")
 }
 
 // TestOtherEngineIsRefused covers replicated tables: the count of a replica may be behind.

@@ -45,7 +45,7 @@ func (x *Index) Empty(ctx context.Context) error {
 // Create creates the table if there is none.
 func (x *Index) Create(ctx context.Context) error {
 	sql := createTable
-	has, err := x.serverSettings(ctx, true)
+	has, err := x.readSettings(ctx)
 	if err == nil && has[tokenSetting] { // windowSetting is older than the token
 		sql += ` SETTINGS ` + windowSetting + ` = 1000`
 	}
@@ -60,7 +60,7 @@ func (x *Index) Create(ctx context.Context) error {
 
 // Check connects to the server, and reads the table of events if there is one. It changes nothing.
 func (x *Index) Check(ctx context.Context) error {
-	if _, err := x.serverSettings(ctx, true); err != nil {
+	if _, err := x.readSettings(ctx); err != nil {
 		return err
 	}
 	answer, err := x.query(ctx, `EXISTS TABLE events`)

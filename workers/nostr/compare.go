@@ -47,7 +47,7 @@ func (r *relays) Audit(ctx context.Context, stream string, from, to time.Time) (
 		return found, nil, err
 	}
 	found.Events = len(c.Have)
-	retry, err := r.requested(ctx, false)
+	retry, err := r.requested(ctx)
 	if err != nil {
 		return found, nil, err
 	}

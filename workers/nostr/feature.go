@@ -116,8 +116,8 @@ func (r *relays) source() feature.Source {
 		},
 		// The wire applies requests to vanish that name one of the configured relays, or whatever relay they name if they
 		// were archived.
-		NewWire: func(archived bool, _ func(string) bool) (consumer.Wire, error) {
-			if archived {
+		NewWire: func(of feature.Decoding) (consumer.Wire, error) {
+			if of.Archived {
 				return r.wire(nil), nil
 			}
 			return r.wire(append([]string{}, r.Relays...)), nil // never nil

@@ -110,10 +110,9 @@ func (r *relays) configured() []string {
 	return all
 }
 
-// requested returns what stores events of all accounts, or of those that are followed now. Requests to vanish take
-// effect whatever relay they name: the reader yields only those that name the relay that they come from.
-func (r *relays) requested(ctx context.Context, everyone bool) (*consumer.Retry, error) {
-	retry, err := r.Requested(ctx, everyone)
+// requested returns what stores events of the accounts that are followed now. Requests to vanish take effect whatever relay they name: the reader yields only those that name the relay that they come from.
+func (r *relays) requested(ctx context.Context) (*consumer.Retry, error) {
+	retry, err := r.Requested(ctx)
 	if err == nil {
 		retry.Wires[source.WireName] = r.wire(nil)
 	}
@@ -122,7 +121,7 @@ func (r *relays) requested(ctx context.Context, everyone bool) (*consumer.Retry,
 
 // Read stores what followed authors wrote to a relay that they named.
 func (r *relays) Read(ctx context.Context, relay string, authors [][32]byte, since time.Time, most int) (written int, unread, err error) {
-	retry, err := r.requested(ctx, false)
+	retry, err := r.requested(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -171,10 +170,11 @@ const mostBackfilled = 5000
 // Backfill reads all relays at once. Events that replace or delete others are read whatever their
 // date, because another relay may still have events that were deleted long ago.
 func (r *relays) Backfill(ctx context.Context, did string, since time.Time) (workers.Backfilled, error) {
-	retry, err := r.requested(ctx, true) // for any author, because a user requested the account
+	retry, err := r.requested(ctx)
 	if err != nil {
 		return workers.Backfilled{}, err
 	}
+	retry.Follows = nil // a user requested the account
 	sum, err := r.backfill(ctx)
 	if err != nil {
 		return workers.Backfilled{}, err
@@ -256,7 +256,7 @@ func (r *relays) past(ctx context.Context, of workers.Past) (*backfill, *consume
 		q.Kinds = []int{kind}
 	}
 	q.Every = len(q.Kinds) == 0
-	retry, err := r.requested(ctx, false)
+	retry, err := r.requested(ctx)
 	if err != nil {
 		return nil, nil, q, err
 	}

@@ -48,7 +48,7 @@ func reads(t *testing.T, pool *pgxpool.Pool, urls []string, collections ...strin
 	v := &Variables{Relays: urls, AuthorRelays: 5, AuthorLoopback: true}
 	log := slog.New(slog.DiscardHandler)
 	r, err := v.relays(feature.Core{Registry: stored, Services: feature.Services{Pool: pool, Log: log, Metrics: prometheus.NewRegistry(),
-		Requested: func(context.Context, bool) (*consumer.Retry, error) {
+		Requested: func(context.Context) (*consumer.Retry, error) {
 			nothing := func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }
 			return &consumer.Retry{
 				Wires: map[string]consumer.Wire{}, Storage: consumer.Storage{Pool: pool, Enqueue: nothing, Wanted: stored.Stores, Logger: log},
