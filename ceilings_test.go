@@ -21,13 +21,24 @@ const (
 	widestLine      = 140 // characters; a tab counts as one
 	longestFunction = 80  // lines
 	longestFile     = 700 // lines: a type and what belongs to it stay together
+	widestStruct    = 15  // fields; what changes together is a type of its own
 )
 
-// TestCeilings keeps functions and files readable, tests too. It keeps testify's waits out of them:
+// rowsAndMessages are the structs that have as many fields as what they describe: the variables, a row, a message, a file.
+func rowsAndMessages() []string {
+	return []string{
+		"app/config.go Config", "consumer/firehose/frame.go frame", "consumer/source.go Event", "internal/archive/manifest.go Manifest",
+		"internal/lexicon/schema.go source", "internal/links/link/sites.go siteRules", "internal/ops/health/health.go Report",
+		"internal/ranking/link_shares.go LinkShare", "internal/ranking/link_summary.go LinkSummary", "internal/testing/simnet/log.go Entry",
+		"schema/dead_letters.go StoredDeadLetter", "schema/streams.go StreamStatus",
+	}
+}
+
+// TestCeilings keeps functions, structs and files readable, tests too. It keeps testify's waits out of them:
 // these check again at once if a check takes longer than their interval.
 func TestCeilings(t *testing.T) {
 	t.Parallel()
-	files := 0
+	files, wide := 0, []string{}
 	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != "." {
 			return filepath.SkipDir
@@ -47,6 +58,9 @@ func TestCeilings(t *testing.T) {
 			}
 		}
 		ast.Inspect(file, func(node ast.Node) bool {
+			if spec, ok := node.(*ast.TypeSpec); ok && fieldsOf(spec) > widestStruct {
+				wide = append(wide, path+" "+spec.Name.Name)
+			}
 			called, ok := node.(*ast.SelectorExpr)
 			assert.False(t, ok && slices.Contains([]string{"Eventually", "EventuallyWithT", "Never"}, called.Sel.Name),
 				"%s: call eventually.True instead", path)
@@ -55,6 +69,17 @@ func TestCeilings(t *testing.T) {
 		return nil
 	}))
 	require.Greater(t, files, 100)
+	require.ElementsMatch(t, rowsAndMessages(), wide, "a struct has more than %d fields", widestStruct)
+}
+
+// fieldsOf returns the number of fields of a struct; what it embeds is one.
+func fieldsOf(spec *ast.TypeSpec) (n int) {
+	if s, ok := spec.Type.(*ast.StructType); ok {
+		for _, field := range s.Fields.List {
+			n += max(1, len(field.Names))
+		}
+	}
+	return n
 }
 
 // TestLinesOfCode keeps lines readable. The tag of a field, which cannot be broken, does not count.

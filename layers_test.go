@@ -43,7 +43,8 @@ func layers() []layer {
 		{[]string{"consumer/"}, append(leaves(), "consumer", "consumer/", "internal/nostr/negentropy")}, // no database
 		{[]string{"workers"}, append(leaves(), "internal/atproto/", "internal/history", "internal/ops/health", "schema")},
 		{[]string{"feature"}, []string{
-			"consumer", "consumer/socket", "internal/collection", "internal/ops/", "internal/web", "schema", "workers",
+			"consumer", "consumer/socket", "internal/atproto/bluesky", "internal/collection", "internal/ops/", "internal/web", "schema",
+			"workers",
 		}},
 		{[]string{"workers/nostr"}, append(leaves(), "consumer", "consumer/nostr", "consumer/socket", "feature", "internal/nostr/",
 			"internal/ops/health", "internal/web/nostr", "schema", "workers")},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/feature"
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/schema"
@@ -117,7 +118,7 @@ func (p App) postRetention() time.Duration {
 // Work runs the workers of the given queues, or of all queues, until ctx ends and
 // the running jobs are done.
 func (p App) Work(ctx context.Context, queues ...string) error {
-	return p.workers(ctx, workers.Config{Queues: queues})
+	return p.workers(ctx, workers.Config{Processing: workers.Processing{Queues: queues}})
 }
 
 // workers runs the workers of cfg until ctx ends and the running jobs are done.
@@ -130,26 +131,23 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
+	cfg.Shared, cfg.Tracer, cfg.ID, cfg.PollOnly = p.shared(api), p.tracer, p.owner, p.cfg.pooled()
+	cfg.Keep, cfg.ReadRepository = &keep, p.readRepository
 	if _, err := p.wires(feature.Decoding{Wanted: p.stored.Stores}); err != nil {
 		return err
 	}
 	cfg.Retry = p.retryDeadLetters
 	cfg.Audits, cfg.Limits, cfg.AlertInterval = p.cfg.AuditInterval, p.cfg.Limits(), p.cfg.AlertInterval
-	cfg.Health, cfg.Hooks = p.parts.Health, p.parts.Hooks
+	cfg.Health, cfg.Features = p.parts.Health, p.parts.workers
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
-	cfg.Projections = p.projections
-	cfg.Networks = p.parts.networks
-	cfg.Features = p.parts.workers
-	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
-	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
+	cfg.Process, cfg.RescueAfter = p.cfg.Workers, p.cfg.RescueAfter
 	if cfg.Network, err = p.network(); err != nil {
 		return err
 	}
-	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
+	cfg.Backfill, cfg.Window = p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()
 	owns, err := schema.OwnsTables(ctx, p.pool)
 	if err != nil {
@@ -168,6 +166,12 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	p.liveness.add(RoleWorkers, checkPool(p.pool))
 	<-client.Stopped()
 	return nil
+}
+
+// shared returns what the workers have in common.
+func (p App) shared(api *bluesky.Client) workers.Shared {
+	return workers.Shared{Pool: p.pool, Logger: p.log, Registerer: p.metrics, Bluesky: api, Networks: p.parts.networks,
+		Collections: p.stored, Projections: p.projections, Hooks: p.parts.Hooks, JobTimeout: p.cfg.JobTimeout}
 }
 
 // retention returns how long stored data is kept.

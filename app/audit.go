@@ -23,7 +23,6 @@ func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sche
 	if err != nil {
 		return schema.Audit{}, nil, err
 	}
-	a.Pool, a.API, a.Client, a.Projections, a.Log, a.Collections = p.pool, api, queue, p.projections, p.log, p.stored
-	a.Hooks = p.parts.Hooks
+	a.Shared, a.Client = p.shared(api), queue
 	return a.Audit(ctx)
 }

@@ -40,7 +40,7 @@ func (p App) Processing(ctx context.Context, commit func(context.Context) error)
 	g, ctx := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(ctx)
 	g.Go(func() error {
-		err := p.workers(working, workers.Config{ProcessOnly: true})
+		err := p.workers(working, workers.Config{Processing: workers.Processing{ProcessOnly: true}})
 		if errors.Is(err, context.Canceled) && working.Err() != nil {
 			return nil // it must not replace the error for which they were stopped
 		}
@@ -90,7 +90,7 @@ func (p App) Rebuilt(ctx context.Context) error {
 	if err := p.drained(ctx); err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	b := workers.NewBundle(workers.Config{Pool: p.pool, Projections: p.projections, Collections: p.stored, Logger: p.log})
+	b := workers.NewBundle(workers.Config{Shared: p.shared(nil)})
 	for _, rebuilt := range p.parts.rebuilt {
 		if err := rebuilt(ctx, b); err != nil {
 			return err

@@ -86,10 +86,11 @@ func (s *streams) add(added *stream) error {
 	added.follows.limit = added.source.Capabilities().Accounts
 	added.consumer, err = s.consumer(consumer.Config{
 		Storage: consumer.Storage{Follows: added.follows.includes},
-		Stream:  added.Name, Source: added.source, Leased: s.leased, Start: from, BatchEvents: s.cfg.BatchEvents,
-		BatchInterval: s.cfg.BatchInterval, LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold,
-		QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter, ResumeWithin: retention.Tombstones, Depth: s.depth,
-		MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
+		Stream:  added.Name, Source: added.source, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
+		Leasing:  consumer.Leasing{Leased: s.leased, LeaseTTL: s.cfg.LeaseTTL},
+		Batching: consumer.Batching{BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval},
+		Resuming: consumer.Resuming{Start: from, GapThreshold: s.cfg.GapThreshold, ResumeWithin: retention.Tombstones},
+		Silence:  consumer.Silence{QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter},
 	})
 	if err != nil {
 		return err

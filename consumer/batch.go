@@ -19,26 +19,38 @@ const maxBatchBytes = 4 << 20
 
 // batch is a run of consecutive frames that will be committed together.
 type batch struct {
-	wire        *Wire               // decodes the inputs of its dead letters
-	events      []Event             // the events that write something, in order
-	frames      []batchFrame        // the frames of these events, in order
-	deadLetters []schema.DeadLetter // failures before the commit
-	settled     []int64             // retried dead letters that have nothing to store
-	gap         *schema.Gap
-	last        *schema.Position // the stream's position after the batch; nil: unchanged
-	count       int              // events seen, including ignored ones
-	bytes       int
-	oldest      time.Time // arrival of the first frame
-	opened      time.Time // when decoding began; later than oldest if frames waited
-	unproven    bool      // a frame has a proof or an ID
+	origin
+	events []Event      // the events that write something, in order
+	frames []batchFrame // the frames of these events, in order
+	found
+	progressed
+	bytes    int
+	opened   time.Time // when decoding began; later than oldest if frames waited
+	unproven bool      // a frame has a proof or an ID
+	folded   *schema.Batch
+}
 
+// origin is what the parts of a batch that is split have in common.
+type origin struct {
+	wire   *Wire     // decodes the inputs of its dead letters
+	oldest time.Time // arrival of the first frame
+	keeps  FrameHook // nil: none
+	kept   []any     // by it, of the frames
+}
+
+// found is what was decided before the commit. It is stored with the first part of a batch.
+type found struct {
+	deadLetters    []schema.DeadLetter
+	settled        []int64                 // retried dead letters that have nothing to store
 	desynchronized []schema.Desynchronized // accounts of which something was refused
 	chained        []schema.ChainedCommit  // commits that are proven
+}
 
-	keeps FrameHook // nil: none
-	kept  []any     // by it, of the frames
-
-	folded *schema.Batch
+// progressed is how far the stream has come. It is stored with the last part of a batch.
+type progressed struct {
+	gap   *schema.Gap
+	last  *schema.Position // the stream's position after the batch; nil: unchanged
+	count int              // events seen, including ignored ones
 }
 
 // batchFrame is a frame and the number of its events in the batch.
@@ -92,24 +104,17 @@ func (b *batch) split() (first, second *batch) {
 // cut cuts a batch in two after a number of events. The position moves with the second
 // half. Both halves keep their frame: the feature knows which events the first half brought.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{
-		wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, chained: b.chained,
-		settled: b.settled, oldest: b.oldest, keeps: b.keeps, kept: b.kept,
-	}
-	second = &batch{
-		wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, keeps: b.keeps, kept: b.kept,
-	}
-	return first, second
+	return &batch{origin: b.origin, found: b.found, events: b.events[:events]},
+		&batch{origin: b.origin, progressed: b.progressed, events: b.events[events:]}
 }
 
 // deadLettered returns the batch with its only event turned into a dead letter.
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{
-		wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, chained: b.chained,
-		settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, keeps: b.keeps, kept: b.kept,
-	}
+	only := &batch{origin: b.origin, found: b.found, progressed: b.progressed}
+	only.deadLetters = append(slices.Clip(b.deadLetters), deadLetter)
+	return only
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.

@@ -93,7 +93,7 @@ func TestAccountEventFromTheFutureIsNotFinal(t *testing.T) {
 // framed returns a batch of frames with these numbers of events. The n-th frame has
 // the sequence number 10 + n.
 func framed(end *schema.Position, sizes ...int) *batch {
-	b := &batch{wire: &Wire{}, last: end, gap: &schema.Gap{}}
+	b := &batch{origin: origin{wire: &Wire{}}, progressed: progressed{last: end, gap: &schema.Gap{}}}
 	for n, size := range sizes {
 		began := len(b.events)
 		at := FramePosition{Seq: int64(n + 10), TimeUS: int64(n + 10), Identity: Identity{
@@ -286,7 +286,7 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 		nil, {}, {Cause: "forged"}, {Cause: "no key now", Retry: true}, {Cause: "one of many", Drop: true},
 		{Cause: "again", Drop: true, Retry: true}, {},
 	}
-	b, started := &batch{wire: &Wire{Name: "w"}}, 0
+	b, started := &batch{origin: origin{wire: &Wire{Name: "w"}}}, 0
 	var want []string
 	for n, v := range outcomes {
 		began, m := len(b.events), &Message{FramePosition: FramePosition{Seq: int64(n + 1)}}

@@ -18,7 +18,7 @@ func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) er
 	at := s.base
 	connected := s.clock.earliest(s.connected)
 	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), connected.UnixMicro(), connected
-	b := &batch{wire: &c.cfg.can.Wire, last: &at, oldest: s.connected, opened: s.connected}
+	b := &batch{origin: origin{wire: &c.cfg.can.Wire, oldest: s.connected}, progressed: progressed{last: &at}, opened: s.connected}
 	if !fresh && s.resume.settle() == missed {
 		s.open = b
 		s.missed()
@@ -44,10 +44,9 @@ func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (
 	}
 	now := time.Now()
 	s := &session{
-		cfg: &c.cfg, clock: &c.clock, conn: conn, connected: now, requested: requested[conn.Host()],
+		Consumer: c, conn: conn, connected: now, requested: requested[conn.Host()],
 		buf: newBuffer(c.cfg.BufferBytes), resume: c.cfg.plan(from, conn.Host(), filter, anew, expired), commits: make(chan *batch),
-		log: c.log, metrics: c.metrics, counted: map[counted]int{},
-		base: schema.Position{Host: conn.Host(), FilterHash: filter},
+		decoding: decoding{counted: map[counted]int{}}, base: schema.Position{Host: conn.Host(), FilterHash: filter},
 	}
 	s.anchors = newRecentAnchors(&from, s.resume.exact, c.cfg.can.Anchors > 1)
 	s.resume.connected = c.clock.latest(now)

@@ -118,8 +118,8 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Exclusive, write.Careful = c.position, c.exclusive, c.careful > 0
-	write.Projections, write.Hooks = c.Projections, c.Hooks
+	write.Position = c.position
+	write.Committer = schema.Committer{Projections: c.Projections, Hooks: c.Hooks, Exclusive: c.exclusive, Careful: c.careful > 0}
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {

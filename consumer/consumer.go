@@ -60,6 +60,27 @@ type Config struct {
 	Stream string // the name of the stream's row
 	Wire   string // for the row; empty: the name of the source's wire
 	Source Source
+	Leasing
+	Batching
+	Resuming
+	Silence
+	Partitioning
+
+	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
+	// half remain: the server keeps events better than the queue.
+	Depth    Depth // nil: no limit
+	MaxDepth int   // 10,000
+
+	Registerer prometheus.Registerer // nil: not exposed
+
+	can Capabilities // the source's
+}
+
+// Leasing is how a consumer takes and holds the lease.
+type Leasing struct {
+	Owner     string        // the name of this process in the lease
+	LeaseTTL  time.Duration // 10 s: how long the lease of a dead consumer lasts
+	LeasePoll time.Duration // 1 s: how often a waiting consumer tries to take the lease
 
 	// Leased is called after each acquisition of the lease, before the first
 	// connection, and repeated until it succeeds. It reads the accounts to follow:
@@ -67,44 +88,45 @@ type Config struct {
 	// *schema.OutdatedError ends the consumer, because this program must store
 	// nothing.
 	Leased func(context.Context) error
+}
 
-	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
-	// half remain: the server keeps events better than the queue.
-	Depth    Depth // nil: no limit
-	MaxDepth int   // 10,000
-
-	Start          Cursor // where to start without a stored position; none: the live tip
-	IgnorePosition bool   // the source always starts at its beginning
-
-	// BlockOnFullBuffer makes the reader wait for space in the buffer without
-	// limit: for a source that does not drop slow readers and cannot be resumed.
-	BlockOnFullBuffer bool
-
+// Batching is how frames are buffered, and become transactions.
+type Batching struct {
 	BatchEvents   int           // 4000
 	BatchInterval time.Duration // 100 ms
 	BufferBytes   int64         // 16 MiB
 	FullWait      time.Duration // 2 s: how long the reader waits for space in a full buffer; servers drop a client after 5 s
-	LeaseTTL      time.Duration // 10 s: how long the lease of a dead consumer lasts
-	LeasePoll     time.Duration // 1 s: how often a waiting consumer tries to take the lease
-	Rewind        time.Duration // the source's Rewind: how far before the position a resume by time starts
-	GapThreshold  time.Duration // 5 min: a shorter hole is no gap if the stream was quiet
-	AnchorWithin  time.Duration // 10 s: how long to wait for an anchor, counted from the first event
-	BeginWithin   time.Duration // 2 min: how long a server that does not filter may take to send the first event of the requested past
-	ResumeWithin  time.Duration // as long as deletions are kept, 8 days: an older position is not resumed, and leaves a gap
-	QuietAfter    time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
+	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what has been read
+
+	// BlockOnFullBuffer makes the reader wait for space in the buffer without
+	// limit: for a source that does not drop slow readers and cannot be resumed.
+	BlockOnFullBuffer bool
+}
+
+// Resuming is where a connection starts, and how it is shown that nothing was missed.
+type Resuming struct {
+	Start          Cursor        // where to start without a stored position; none: the live tip
+	IgnorePosition bool          // the source always starts at its beginning
+	Rewind         time.Duration // the source's Rewind: how far before the position a resume by time starts
+	GapThreshold   time.Duration // 5 min: a shorter hole is no gap if the stream was quiet
+	AnchorWithin   time.Duration // 10 s: how long to wait for an anchor, counted from the first event
+	BeginWithin    time.Duration // 2 min: how long a server that does not filter may take to send the first event of the requested past
+	ResumeWithin   time.Duration // as long as deletions are kept, 8 days: an older position is not resumed, and leaves a gap
+}
+
+// Silence is when a stream without events counts as quiet.
+type Silence struct {
+	QuietAfter time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
 	// 15 s: the same if no recent event has arrived; a thirtieth of the requested past if that is longer and the
 	// server filters
-	SilentFor   time.Duration
-	DrainWithin time.Duration // 15 s: how long a stop may take to commit what has been read
+	SilentFor time.Duration
+}
 
+// Partitioning is which partitions of posts are created ahead.
+type Partitioning struct {
 	Keep              time.Duration    // how long posts are kept, which sets the size of their partitions; 0: for ever
 	PartitionInterval time.Duration    // 5 min: how often partitions of posts are checked; sooner after a failure
 	Now               func() time.Time // time.Now: the time around which partitions of posts are created
-
-	Owner      string                // the name of this process in the lease
-	Registerer prometheus.Registerer // nil: not exposed
-
-	can Capabilities // the source's
 }
 
 // filterHash returns the hash of the source's filter. A cursor is valid for one

@@ -50,8 +50,9 @@ func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consu
 	cfg := consumer.Config{
 		Storage: consumer.Storage{Pool: pool, Enqueue: addsNoJobs,
 			Wanted: func(collection string) bool { return collection == schema.PostCollection }, Logger: slog.New(slog.DiscardHandler)},
-		Stream: "s", Wire: "recording", Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true,
-		Source: &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
+		Stream: "s", Wire: "recording", Leasing: consumer.Leasing{Owner: t.Name()}, Resuming: consumer.Resuming{IgnorePosition: true},
+		Batching: consumer.Batching{BlockOnFullBuffer: true},
+		Source:   &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
 	}
 	if change != nil {
 		change(&cfg)

@@ -37,7 +37,7 @@ func curious(t *testing.T, n jetstreamNet) wire {
 // records that the server found in repositories, and marks the accounts of these.
 func TestBothServicesStoreTheSameTables(t *testing.T) {
 	t.Parallel()
-	n := startJetstream(t, simnet.Config{Events: true, History: 800, Mix: simnet.MixNetwork})
+	n := startJetstream(t, simnet.Config{Serving: simnet.Serving{Events: true}, History: 800, Mix: simnet.MixNetwork})
 	var found []*simnet.Entry
 	for i := range 3 {
 		for _, a := range n.Accounts() {
@@ -118,7 +118,7 @@ func TestBothServicesStoreTheSameTables(t *testing.T) {
 // connection uses the better service, resumes at the position of the other one, and nothing is lost.
 func TestServerMayLoseAndGetSubscribeEvents(t *testing.T) {
 	t.Parallel()
-	n := startJetstream(t, simnet.Config{Events: true, History: 300})
+	n := startJetstream(t, simnet.Config{Serving: simnet.Serving{Events: true}, History: 300})
 	s := newStreamOf(t, curious(t, n), history{})
 	stop := s.run(nil)
 	s.stores()
@@ -139,7 +139,7 @@ func TestServerMayLoseAndGetSubscribeEvents(t *testing.T) {
 // server replaces.
 func TestStreamErrorsLoseNothing(t *testing.T) {
 	t.Parallel()
-	n := startJetstream(t, simnet.Config{Events: true, History: 300})
+	n := startJetstream(t, simnet.Config{Serving: simnet.Serving{Events: true}, History: 300})
 	w := curious(t, n)
 	w.source = func(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 		t.Helper()
@@ -172,7 +172,7 @@ func TestStreamErrorsLoseNothing(t *testing.T) {
 // number, and announces that it starts later than the time that is requested next.
 func TestTooOldNumberIsRefusedAndThenAGap(t *testing.T) {
 	t.Parallel()
-	n := startJetstream(t, simnet.Config{Events: true, History: 300, HistorySpan: 10 * time.Hour})
+	n := startJetstream(t, simnet.Config{Serving: simnet.Serving{Events: true}, History: 300, HistorySpan: 10 * time.Hour})
 	s := newStreamOf(t, curious(t, n), history{})
 	stop := s.run(nil)
 	s.reads()
@@ -194,7 +194,7 @@ func TestTooOldNumberIsRefusedAndThenAGap(t *testing.T) {
 // applied by revision: it neither replaces a newer edit nor brings back a deleted record.
 func TestRecordsOfAResyncKeepTheNewerRevision(t *testing.T) {
 	t.Parallel()
-	n := startJetstream(t, simnet.Config{Events: true})
+	n := startJetstream(t, simnet.Config{Serving: simnet.Serving{Events: true}})
 	did := n.Hub().DID
 	edited, err := n.FindMissed(did, "to be edited")
 	require.NoError(t, err)

@@ -61,8 +61,8 @@ func TestOutdatedProgramReleasesLease(t *testing.T) {
 	c, err := consumer.New(consumer.Config{
 		Storage: consumer.Storage{Pool: pool, Enqueue: addsNoJobs,
 			Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler)},
-		Stream: "s", Wire: "jetstream", Owner: "me", Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)},
-		Leased: func(context.Context) error { return outdated },
+		Stream: "s", Wire: "jetstream", Leasing: consumer.Leasing{Owner: "me", Leased: func(context.Context) error { return outdated }},
+		Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)},
 	})
 	require.NoError(t, err)
 	require.ErrorIs(t, c.Run(t.Context()), outdated)

@@ -12,24 +12,29 @@ import (
 // metrics are the consumer's metrics. Labels are bounded: kinds, stages and states
 // come from this package, collections from the configuration.
 type metrics struct {
-	events        *prometheus.CounterVec
-	deadLettered  *prometheus.CounterVec
-	replaced      prometheus.Counter
+	events       *prometheus.CounterVec
+	deadLettered *prometheus.CounterVec
+	replaced     prometheus.Counter
+	commitMetrics
+	bufferBytes prometheus.Gauge
+	overflows   prometheus.Counter
+	mismatches  prometheus.Counter
+	gaps        prometheus.Counter
+	pauses      prometheus.Counter
+	epoch       prometheus.Gauge
+}
+
+// commitMetrics are those of the transactions.
+type commitMetrics struct {
 	batches       prometheus.Counter
 	batchEvents   prometheus.Histogram
 	commitSeconds prometheus.Histogram
 	commitRetries prometheus.Counter
 	latency       prometheus.Histogram
-	bufferBytes   prometheus.Gauge
-	overflows     prometheus.Counter
-	mismatches    prometheus.Counter
-	gaps          prometheus.Counter
-	pauses        prometheus.Counter
 	stored        prometheus.Counter
 	duplicates    prometheus.Counter
 	age           prometheus.Histogram
 	lastEvent     prometheus.Gauge
-	epoch         prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -48,17 +53,27 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			[]string{"stage", "collection"}),
 		replaced: f.NewCounter(prometheus.CounterOpts{Name: name("replaced_characters_total"),
 			Help: "Characters that Postgres cannot store (NUL, lone surrogates) and that were replaced by U+FFFD."}),
-		batches: f.NewCounter(prometheus.CounterOpts{Name: name("batches_total"), Help: "Transactions committed."}),
-		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: name("batch_events"), Help: "Events in a committed batch.",
-			Buckets: []float64{1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000, 4000}}),
-		commitSeconds: f.NewHistogram(prometheus.HistogramOpts{
-			Name: name("commit_seconds"), Help: "Duration of a commit, without retries.", Buckets: seconds,
-		}),
-		commitRetries: f.NewCounter(prometheus.CounterOpts{
-			Name: name("commit_retries_total"), Help: "Commits retried because the database did not respond. Expect zero.",
-		}),
-		latency: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_to_row_seconds"),
-			Help: "Time from the arrival of a batch's first event to its commit.", Buckets: seconds}),
+		commitMetrics: commitMetrics{
+			batches: f.NewCounter(prometheus.CounterOpts{Name: name("batches_total"), Help: "Transactions committed."}),
+			batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: name("batch_events"), Help: "Events in a committed batch.",
+				Buckets: []float64{1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000, 4000}}),
+			commitSeconds: f.NewHistogram(prometheus.HistogramOpts{
+				Name: name("commit_seconds"), Help: "Duration of a commit, without retries.", Buckets: seconds,
+			}),
+			commitRetries: f.NewCounter(prometheus.CounterOpts{
+				Name: name("commit_retries_total"), Help: "Commits retried because the database did not respond. Expect zero.",
+			}),
+			latency: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_to_row_seconds"),
+				Help: "Time from the arrival of a batch's first event to its commit.", Buckets: seconds}),
+			stored: f.NewCounter(prometheus.CounterOpts{Name: name("stored_total"), Help: "Records stored, new ones and newer revisions."}),
+			duplicates: f.NewCounter(prometheus.CounterOpts{Name: name("duplicates_total"),
+				Help: "Events that another server, or an earlier connection, had brought before."}),
+			age: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_age_seconds"),
+				Help: "Time from the last event of a batch, by the server's clock, to its commit.", Buckets: seconds}),
+			lastEvent: f.NewGauge(prometheus.GaugeOpts{
+				Name: name("last_event_timestamp_seconds"), Help: "The time of the last committed event, by the server's clock.",
+			}),
+		},
 		bufferBytes: f.NewGauge(prometheus.GaugeOpts{Name: name("buffer_bytes"), Help: "Bytes read and not decoded yet."}),
 		overflows: f.NewCounter(prometheus.CounterOpts{Name: name("buffer_overflows_total"),
 			Help: "Connections dropped because the buffer was full: the database is slower than the stream. Expect zero."}),
@@ -69,14 +84,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		pauses: f.NewCounter(prometheus.CounterOpts{Name: name("backpressure_pauses_total"),
 			Help: "Pauses of the stream because too many jobs were waiting. Expect zero: start more workers."}),
-		stored: f.NewCounter(prometheus.CounterOpts{Name: name("stored_total"), Help: "Records stored, new ones and newer revisions."}),
-		duplicates: f.NewCounter(prometheus.CounterOpts{Name: name("duplicates_total"),
-			Help: "Events that another server, or an earlier connection, had brought before."}),
-		age: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_age_seconds"),
-			Help: "Time from the last event of a batch, by the server's clock, to its commit.", Buckets: seconds}),
-		lastEvent: f.NewGauge(prometheus.GaugeOpts{
-			Name: name("last_event_timestamp_seconds"), Help: "The time of the last committed event, by the server's clock.",
-		}),
 		epoch: f.NewGauge(prometheus.GaugeOpts{
 			Name: name("lease_epoch"), Help: "The epoch of the lease that this process holds; 0 without a lease.",
 		}),

@@ -36,7 +36,8 @@ func (s *scripted) Close() error {
 func TestFullBufferEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	size := frameSize(Frame{Data: []byte("frame")})
-	s := &session{cfg: &Config{FullWait: time.Millisecond}, conn: &scripted{frames: 3}, buf: newBuffer(2 * size), metrics: newMetrics(nil)}
+	s := &session{Consumer: &Consumer{cfg: Config{Batching: Batching{FullWait: time.Millisecond}}, metrics: newMetrics(nil)},
+		conn: &scripted{frames: 3}, buf: newBuffer(2 * size)}
 	require.ErrorIs(t, s.read(t.Context()), errOverflow)
 	require.Equal(t, 2*size, s.buf.size(), "the frames before it stay")
 }
@@ -46,7 +47,8 @@ func TestFullBufferEndsTheConnection(t *testing.T) {
 func TestTooManyJobsCloseTheConnection(t *testing.T) {
 	t.Parallel()
 	jobs, conn := 0, &scripted{}
-	c := &Consumer{cfg: Config{MaxDepth: 10, LeaseTTL: time.Minute, Depth: func(context.Context, int) (int, error) { return jobs, nil }},
+	c := &Consumer{cfg: Config{MaxDepth: 10, Leasing: Leasing{LeaseTTL: time.Minute},
+		Depth: func(context.Context, int) (int, error) { return jobs, nil }},
 		log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil)}
 	c.session.Store(&session{conn: conn})
 	for _, step := range []struct {

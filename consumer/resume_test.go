@@ -344,7 +344,7 @@ func TestPositionExpiresByBothClocks(t *testing.T) {
 	old := schema.Position{CursorKind: "seq", LastEvent: now.Add(-169 * time.Hour)}
 	var moved time.Time
 	expired := func(from schema.Position, database time.Time) bool {
-		c := &Consumer{cfg: Config{ResumeWithin: 168 * time.Hour}, log: slog.New(slog.DiscardHandler)}
+		c := &Consumer{cfg: Config{Resuming: Resuming{ResumeWithin: 168 * time.Hour}}, log: slog.New(slog.DiscardHandler)}
 		c.clock.set(database)
 		return c.expired(from, moved)
 	}
@@ -365,10 +365,9 @@ func TestPositionExpiresByBothClocks(t *testing.T) {
 func TestSilenceThreshold(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := &session{
-		cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, can: Capabilities{Filters: true}}, clock: &clock{}, connected: now,
-		past: now.Add(-6 * time.Hour),
-	}
+	silence := Silence{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}
+	s := &session{Consumer: &Consumer{cfg: Config{Silence: silence, can: Capabilities{Filters: true}}}, connected: now,
+		past: now.Add(-6 * time.Hour)}
 	require.Equal(t, 12*time.Minute, s.silenceThreshold())
 	advanceTo := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
 	advanceTo(5 * time.Hour)
@@ -377,12 +376,10 @@ func TestSilenceThreshold(t *testing.T) {
 	require.Equal(t, 15*time.Second, s.silenceThreshold())
 	s.recent.Store(true)
 	require.Equal(t, 5*time.Second, s.silenceThreshold())
-	tip := &session{cfg: s.cfg, clock: &clock{}, connected: now}
+	tip := &session{Consumer: s.Consumer, connected: now}
 	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "a stream that starts at the tip has no past to read")
-	relay := &session{
-		cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, BeginWithin: time.Minute}, clock: &clock{}, connected: now,
-		past: now.Add(-6 * time.Hour),
-	}
+	relay := &session{Consumer: &Consumer{cfg: Config{Silence: silence, Resuming: Resuming{BeginWithin: time.Minute}}}, connected: now,
+		past: now.Add(-6 * time.Hour)}
 	require.Equal(t, time.Minute, relay.silenceThreshold(), "the server has not begun to send")
 	relay.begun.Store(true)
 	require.Equal(t, 15*time.Second, relay.silenceThreshold())
@@ -452,8 +449,9 @@ func TestCaughtUpWaitsForGapCommit(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	from := stored(at(7, now.Add(-time.Hour), "a"))
-	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, conn: idle{},
-		buf: newBuffer(1 << 20), log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil), connected: now.Add(-time.Minute),
+	cfg := Config{Silence: Silence{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}}
+	s := &session{Consumer: &Consumer{cfg: cfg, log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil)}, conn: idle{},
+		buf: newBuffer(1 << 20), connected: now.Add(-time.Minute),
 		resume: &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
 	s.lastFrame.Set(now.Add(-time.Minute))
 	require.NoError(t, s.await())

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -22,21 +21,23 @@ var errOverflow = errors.New("the buffer is full: the database is slower than th
 // session handles one connection: one goroutine reads, one decodes, one commits.
 // However the connection ends, frames read before are committed.
 type session struct {
-	cfg     *Config
-	clock   *clock
+	*Consumer
 	conn    Conn
 	buf     *buffer
 	resume  *resume
 	commits chan *batch
-	log     *slog.Logger
-	metrics *metrics
 
 	base      schema.Position // host and filter of this connection
 	connected time.Time       // when it was made
 	requested Cursor          // the cursor sent to the server
 	past      time.Time       // the time requested as the start; zero: the live tip
 
-	// Of the decoding goroutine.
+	decoding
+	progress
+}
+
+// decoding is the state of the decoding goroutine.
+type decoding struct {
 	open    *batch          // the batch being filled
 	message Message         // the frame being read
 	tail    FramePosition   // the last frame with a place
@@ -45,7 +46,10 @@ type session struct {
 	counted map[counted]int // events since the last flush
 	events  int             // events in the previous batch, to size the next
 	frames  int             // frames in the previous batch
+}
 
+// progress is what the goroutines of a session tell others.
+type progress struct {
 	lastFrame  MonotonicTime // arrival of the last frame
 	lag        atomic.Int64  // nanoseconds from the last event to its arrival
 	reached    atomic.Int64  // when the latest event happened, in microseconds since 1970
@@ -274,8 +278,8 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
 		s.open = &batch{
-			wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames),
-			keeps: s.cfg.Frames,
+			origin: origin{wire: &s.cfg.can.Wire, oldest: arrived, keeps: s.cfg.Frames}, opened: time.Now(),
+			events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames),
 		}
 		s.pending.Add(1)
 	}

@@ -204,7 +204,7 @@ type FramePosition struct {
 	Arrived  time.Time // set by the consumer
 	Identity Identity
 	At       time.Time // when the frame was made, by the relay's clock; zero: unknown
-	Still    bool      // the frame does not move the position, although it has a time; the consumer sets it for an event that it processes again
+	Still    bool      // the frame does not move the position, although it has a time
 	ID       ID        // events with an ID that was stored are not proven and stored again; zero: none
 }
 

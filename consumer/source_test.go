@@ -33,7 +33,7 @@ func TestASourceSaysHowFarAResumeRewinds(t *testing.T) {
 				Pool: &pgxpool.Pool{}, Wanted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler),
 				Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil },
 			},
-			Stream: "s", Owner: "o", Source: rewinding{by: c.source}, Rewind: c.config,
+			Stream: "s", Leasing: Leasing{Owner: "o"}, Source: rewinding{by: c.source}, Resuming: Resuming{Rewind: c.config},
 		})
 		require.NoError(t, err)
 		require.Equal(t, c.want, made.cfg.Rewind)

@@ -77,5 +77,5 @@ func (r *Retry) committer() *committer {
 
 // batch returns an empty batch of a wire.
 func (r *Retry) batch(wire *Wire, now time.Time) *batch {
-	return &batch{wire: wire, oldest: now, opened: now, keeps: r.Frames}
+	return &batch{origin: origin{wire: wire, oldest: now, keeps: r.Frames}, opened: now}
 }

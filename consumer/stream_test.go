@@ -72,8 +72,9 @@ func (s *stream) consumer(change func(*consumer.Config), endpoints ...string) *c
 	cfg := consumer.Config{
 		Storage: consumer.Storage{Pool: s.pool, Logger: logger, Enqueue: addsNoJobs,
 			Wanted: func(collection string) bool { return collection == schema.PostCollection }},
-		Stream: "s", Owner: s.t.Name(), Source: s.wire.source(s.t, endpoints, s.ping, logger), Start: consumer.Cursor{Kind: consumer.CursorSeq},
-		BatchInterval: 10 * time.Millisecond,
+		Stream: "s", Leasing: consumer.Leasing{Owner: s.t.Name()}, Source: s.wire.source(s.t, endpoints, s.ping, logger),
+		Resuming: consumer.Resuming{Start: consumer.Cursor{Kind: consumer.CursorSeq}},
+		Batching: consumer.Batching{BatchInterval: 10 * time.Millisecond},
 	}
 	if change != nil {
 		change(&cfg)

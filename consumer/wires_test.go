@@ -107,7 +107,7 @@ func jetstreamNetwork(g simnet.Generation) func(*testing.T, history) network {
 }
 
 func eventsNetwork(t *testing.T, h history) network {
-	return startJetstream(t, simnet.Config{Events: true, History: h.events, Start: h.end})
+	return startJetstream(t, simnet.Config{Serving: simnet.Serving{Events: true}, History: h.events, Start: h.end})
 }
 
 func startJetstream(t *testing.T, cfg simnet.Config) jetstreamNet {
@@ -161,7 +161,7 @@ type relayNet struct{ jetstreamNet }
 
 func relayNetwork(r simnet.Relay) func(*testing.T, history) network {
 	return func(t *testing.T, h history) network {
-		return relayNet{startJetstream(t, simnet.Config{Relay: r, History: h.events, Start: h.end})}
+		return relayNet{startJetstream(t, simnet.Config{Serving: simnet.Serving{Relay: r}, History: h.events, Start: h.end})}
 	}
 }
 

@@ -21,7 +21,7 @@ func BenchmarkNetworkBackfill(b *testing.B) {
 		past = 20_000
 	}
 	n, err := simnet.New(simnet.Config{
-		Seed: 5, Accounts: 20_000, History: past, HistorySpan: 6 * time.Hour, Archive: &simnet.Archive{},
+		Seed: 5, Accounts: 20_000, History: past, HistorySpan: 6 * time.Hour, Serving: simnet.Serving{Archive: &simnet.Archive{}},
 	})
 	require.NoError(b, err)
 	require.NoError(b, n.Start("127.0.0.1:0"))

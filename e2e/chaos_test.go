@@ -75,6 +75,13 @@ type chaos struct {
 	round
 	random *rand.Rand // makes the plan; used only by the test's goroutine
 	net    *simnet.Net
+	machines
+	observed
+	results
+}
+
+// machines are what the processes of a round run on, and how they are started.
+type machines struct {
 	server *devpg.Server
 	disk   *disk // the server's; nil if no small disk can be mounted
 	noDisk error // why there is no disk
@@ -87,7 +94,10 @@ type chaos struct {
 	clocks           map[string]wallClock // by member of the fleet
 	notified         string               // a notification socket, like systemd's; nobody acts on its messages
 	stop             func()               // stops the events of the network
+}
 
+// observed is what is known of what the tables must hold.
+type observed struct {
 	mu         sync.Mutex // guards the fields that the watcher reads
 	fleet      map[string]*process
 	everMerged [][2]string            // URLs of links that were merged at any time
@@ -102,7 +112,10 @@ type chaos struct {
 	posted   []*simnet.Entry // posts of the first scripted account that still exist
 	holes    []hole
 	merged   map[string]string // by URL: the URL of the link into which it is merged
+}
 
+// results are what a round reports.
+type results struct {
 	began     time.Time
 	fired     map[string]int
 	kills     int
@@ -123,13 +136,14 @@ func fleet() []string { return []string{"consume 1", "consume 2", "work 1", "wor
 
 func newChaos(t *testing.T, seed uint64, r round) *chaos {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour, Events: r.events,
-		Relay: simnet.Relay{Silent: seed%8 < 4, Inclusive: seed%16 < 8}})
+	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour,
+		Serving: simnet.Serving{Events: r.events, Relay: simnet.Relay{Silent: seed%8 < 4, Inclusive: seed%16 < 8}}})
 	require.NoError(t, err)
 	startNetwork(t, n)
-	c := &chaos{t: t, seed: seed, round: r, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{},
-		clocks: map[string]wallClock{},
-		lost:   map[*simnet.Entry]bool{}, known: map[string]bool{}, merged: map[string]string{}, fired: map[string]int{}, began: time.Now()}
+	c := &chaos{t: t, seed: seed, round: r, random: rand.New(rand.NewPCG(seed, seed)), net: n,
+		observed: observed{fleet: map[string]*process{}, lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, merged: map[string]string{}},
+		machines: machines{clocks: map[string]wallClock{}},
+		results:  results{fired: map[string]int{}, began: time.Now()}}
 	c.chooseScripted()
 	c.startServer()
 	c.stream = newProxy(t, c.source(), n.Address())

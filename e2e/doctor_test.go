@@ -82,7 +82,8 @@ func finding(t *testing.T, found []doctor.Finding, check string) doctor.Finding 
 func TestDoctorFindsNothing(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: 100, HistorySpan: time.Hour, Password: "only for Weir"})
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: 100, HistorySpan: time.Hour,
+		Access: simnet.Access{Password: "only for Weir"}})
 	require.NoError(t, err)
 	startNetwork(t, n)
 	server := careful(t)

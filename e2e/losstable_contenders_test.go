@@ -40,7 +40,11 @@ type contender struct {
 	early         []string          // statements that bring forward what it has scheduled for later
 	cannot        map[string]string // faults that it cannot face, and why
 	followed      map[string]bool
+	comparison
+}
 
+// comparison is how a contender compares with the log.
+type comparison struct {
 	compared   bool
 	found      int
 	was, wrong map[recordKey]string

@@ -18,7 +18,8 @@ import (
 func archivedNetwork(t *testing.T, history int, ended time.Duration) *simnet.Net {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 100, Follows: 10, History: history, HistorySpan: time.Hour,
-		Start: time.Now().Add(-ended), Archive: &simnet.Archive{BlockEvents: 100, SegmentBlocks: 5, Key: "the archive's key"}})
+		Start:   time.Now().Add(-ended),
+		Serving: simnet.Serving{Archive: &simnet.Archive{BlockEvents: 100, SegmentBlocks: 5, Key: "the archive's key"}}})
 	require.NoError(t, err)
 	startNetwork(t, n)
 	return n

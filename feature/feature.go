@@ -124,8 +124,6 @@ type Parts struct {
 	Network workers.Network
 	// Pages are what it adds to the page, the feeds and the API.
 	Pages []Page
-	// Tools are what it adds for operators, on their listener.
-	Tools []Tool
 	// Workers adds workers, queues and periodic jobs to a process that works; nil: it has none.
 	Workers func(workers.Bundle) error
 	// Hooks are what it does in transactions of the core.
@@ -137,6 +135,20 @@ type Parts struct {
 	Widen func(consumer.Filter) consumer.Filter
 	// Snapshots are its tables that no event describes.
 	Snapshots []schema.SnapshotTable
+	Operations
+	// Keeps is how long it keeps what its projections made of a record after the record has expired. Deletions and
+	// closed gaps are kept a day longer, because events that arrive late may still change it.
+	Keeps time.Duration
+	// Relations is how many tables and indexes a transaction of it may lock, because they are partitioned.
+	Relations int
+	// Rebuilt completes what its projections made, after an archive was read into an empty database; nil: it is complete.
+	Rebuilt func(context.Context, workers.Bundle) error
+}
+
+// Operations are what a feature brings for operators.
+type Operations struct {
+	// Tools are what it adds to their listener.
+	Tools []Tool
 	// Health is what it adds to the report of Weir's health, the metrics and the alerts.
 	Health []Health
 	// Checks are what weir doctor checks of it.
@@ -145,11 +157,4 @@ type Parts struct {
 	Compared []Table
 	// Uncompared are rows of others' tables that weir compare leaves out.
 	Uncompared []Rows
-	// Keeps is how long it keeps what its projections made of a record after the record has expired. Deletions and
-	// closed gaps are kept a day longer, because events that arrive late may still change it.
-	Keeps time.Duration
-	// Relations is how many tables and indexes a transaction of it may lock, because they are partitioned.
-	Relations int
-	// Rebuilt completes what its projections made, after an archive was read into an empty database; nil: it is complete.
-	Rebuilt func(context.Context, workers.Bundle) error
 }

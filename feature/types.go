@@ -1,6 +1,7 @@
 package feature
 
 import (
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/ops/compare"
 	"github.com/weir-social/weir/internal/ops/doctor"
@@ -13,6 +14,9 @@ import (
 type (
 	// Registry has the stored collections.
 	Registry = collection.Registry
+
+	// Bluesky calls the services of Bluesky, and of the network of repositories.
+	Bluesky = bluesky.Client
 
 	// Table is a table that weir compare compares, and Rows are some that it leaves out.
 	Table = compare.Table

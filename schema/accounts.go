@@ -117,7 +117,7 @@ func MarkDeleted(ctx context.Context, tx pgx.Tx, did string, hooks ...Hook) (Sta
 		return Status{}, err
 	}
 	deleted := Status{DID: did, Status: "deleted", At: now, Sent: now}
-	_, err = (&Batch{Statuses: []Status{deleted}, Hooks: hooks}).Apply(ctx, tx, Lease{})
+	_, err = (&Batch{Statuses: []Status{deleted}, Committer: Committer{Hooks: hooks}}).Apply(ctx, tx, Lease{})
 	return deleted, err
 }
 

@@ -209,7 +209,7 @@ func projectedRows(records string, tables []string) string {
 // it leaves tombstones and keeps newer revisions. Call it before the transaction locks
 // anything else.
 func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections, hooks ...Hook) error {
-	b := Batch{Deletions: deletions, Projections: projections, Hooks: hooks}
+	b := Batch{Deletions: deletions, Committer: Committer{Projections: projections, Hooks: hooks}}
 	q := &pgx.Batch{}
 	b.accounts().queueLocks(q, exclusively)
 	b.queueTombstones(q)

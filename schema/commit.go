@@ -106,17 +106,25 @@ type Batch struct {
 
 	Chained        []ChainedCommit  // commits in the order of the stream, if their chains are verified
 	Desynchronized []Desynchronized // accounts that must be compared with their repositories
-	Resyncs        []Resync         // set by Apply: those of Desynchronized that need a job
 
-	Hooks    []Hook     // of features
 	OnCommit CommitHook // of a feature; nil: none
 
+	Committer
+	applied
+}
+
+// Committer is what the program that commits a batch knows.
+type Committer struct {
 	Projections Projections // rows of deleted records are deleted from their tables
+	Hooks       []Hook      // of features
+	Exclusive   bool        // another stream may have the same accounts: its commits wait for this one
+	Careful     bool        // some of the records are probably stored
+}
 
-	Exclusive bool // another stream may have the same accounts: its commits wait for this one
-	Careful   bool // some of the records are probably stored
-
-	replaced map[Key]bool // set by Apply: the records that replaced an earlier revision
+// applied is set by Apply.
+type applied struct {
+	Resyncs  []Resync     // those of Desynchronized that need a job
+	replaced map[Key]bool // the records that replaced an earlier revision
 }
 
 // Stored returns the records for the keys that Apply returned.

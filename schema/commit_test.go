@@ -330,7 +330,7 @@ func TestStoredRecordsAreFreshUnlessTheyWereStored(t *testing.T) {
 	lease := take(t, pool, "me")
 	stored := func(careful bool, writes ...schema.Write) (all []string) {
 		t.Helper()
-		b := schema.Batch{Writes: writes, Careful: careful}
+		b := schema.Batch{Writes: writes, Committer: schema.Committer{Careful: careful}}
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			written, err := b.Apply(t.Context(), tx, lease)
 			for _, s := range b.Stored(written) {

@@ -54,7 +54,7 @@ WHERE l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0 AND ` + strings.Repl
 	if err != nil {
 		return err
 	}
-	gone := Batch{Projections: b.Projections}
+	gone := Batch{Committer: Committer{Projections: b.Projections}}
 	gone.Deletions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Deletion, err error) {
 		err = row.Scan(&d.Collection, &d.DID, &d.Rkey, &d.Rev)
 		return d, err

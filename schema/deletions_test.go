@@ -58,8 +58,9 @@ func TestFewDeletionsArePlannedOnce(t *testing.T) {
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) // nothing is left to roll back
-	b := schema.Batch{Deletions: []schema.Deletion{deletion("a", "1"), deletion("b", "1")}, Projections: schema.Projections{
-		{Name: "made", Collections: []string{schema.PostCollection}, Tables: []string{"things", "waiting"}}}}
+	b := schema.Batch{Deletions: []schema.Deletion{deletion("a", "1"), deletion("b", "1")},
+		Committer: schema.Committer{Projections: schema.Projections{
+			{Name: "made", Collections: []string{schema.PostCollection}, Tables: []string{"things", "waiting"}}}}}
 	var deletes int
 	for i, queued := range schema.QueuedDeletions(&b, tx) {
 		if !strings.Contains(queued.SQL, "DELETE") {

@@ -65,7 +65,7 @@ FOR UPDATE OF r`
 	if err != nil {
 		return err
 	}
-	gone := Batch{Projections: b.Projections}
+	gone := Batch{Committer: Committer{Projections: b.Projections}}
 	gone.Deletions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Deletion, err error) {
 		err = row.Scan(&d.Collection, &d.DID, &d.Rkey, &d.Rev)
 		return d, err

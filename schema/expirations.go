@@ -52,7 +52,7 @@ WHERE e.did = d.did AND e.collection = d.collection AND e.rkey = d.rkey AND e.re
 		return 0, err
 	}
 	slices.SortFunc(expired, func(a, b Deletion) int { return a.Compare(b.Key) })
-	b := Batch{Deletions: expired, Projections: made, Hooks: hooks}
+	b := Batch{Deletions: expired, Committer: Committer{Projections: made, Hooks: hooks}}
 	if _, err := b.Apply(ctx, tx, Lease{}); err != nil {
 		return 0, err
 	}

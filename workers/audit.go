@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"golang.org/x/sync/errgroup"
 
@@ -24,19 +22,12 @@ import (
 // not read the stream's position: a record that is older than a minute and not
 // stored is missing.
 type Auditor struct {
-	Pool   *pgxpool.Pool
-	API    *bluesky.Client
-	Client *river.Client[pgx.Tx] // enqueues the projection of repaired records
-	Log    *slog.Logger
-
-	Projections schema.Projections // the projections for which repaired records are enqueued
-
-	Accounts    int                 // size of the random sample; 0: all
-	Window      time.Duration       // how far back to compare records whose rkeys are TIDs
-	Collections collection.Registry // the stored collections and their retention: older records are not missing; empty: posts, kept for ever
-	Settle      time.Duration       // how long a difference must last before it is a fault
-	Repair      bool
-	Hooks       []schema.Hook // of features
+	Shared                         // without Collections: posts, kept for ever
+	Client   *river.Client[pgx.Tx] // enqueues the projection of repaired records
+	Accounts int                   // size of the random sample; 0: all
+	Window   time.Duration         // how far back to compare records whose rkeys are TIDs
+	Settle   time.Duration         // how long a difference must last before it is a fault
+	Repair   bool
 }
 
 const (
@@ -78,7 +69,7 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 	sum.Ended = time.Now()
 	err = pgx.BeginFunc(ctx, a.Pool, func(tx pgx.Tx) error { return schema.StoreAudit(ctx, tx, sum, faults) })
 	if err == nil {
-		a.Log.Info("audited", "accounts", sum.Accounts, "failures", sum.Failures, "pending", sum.Pending, "records", sum.Records, "missing",
+		a.Logger.Info("audited", "accounts", sum.Accounts, "failures", sum.Failures, "pending", sum.Pending, "records", sum.Records, "missing",
 			sum.Missing, "extra", sum.Extra, "stale", sum.Stale, "repaired", sum.Repaired)
 	}
 	return sum, faults, err
@@ -167,7 +158,7 @@ func (x *accountAudit) confirm(ctx context.Context) error {
 	rev := ""
 	if x.Repair {
 		var err error
-		if rev, err = x.API.LatestRev(ctx, x.did); err != nil {
+		if rev, err = x.Bluesky.LatestRev(ctx, x.did); err != nil {
 			return err
 		}
 	}
@@ -190,11 +181,11 @@ func faultKey(f schema.Fault) schema.Fault {
 }
 
 func (x *accountAudit) repository() *repository {
-	stored := x.Collections
-	if stored.Empty() {
-		stored = collection.Of(collection.Entry{Pattern: schema.PostCollection})
+	repo := &repository{Shared: x.Shared, api: x.Bluesky, did: x.did}
+	if repo.Collections.Empty() {
+		repo.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection})
 	}
-	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections, fetched: Fetched{x.Hooks}}
+	return repo
 }
 
 // compare lists the repository and compares each page with the stored records
@@ -205,7 +196,7 @@ func (x *accountAudit) compare(ctx context.Context, found func(context.Context, 
 	if x.claimed.IsZero() {
 		x.claimed = x.from
 	}
-	if repo.stored.Stores(schema.PostCollection) {
+	if repo.Collections.Stores(schema.PostCollection) {
 		x.from = notExpired(x.claimed, repo.retention(schema.PostCollection), now)
 	}
 	if !x.from.Before(x.to) {
@@ -273,7 +264,7 @@ func (w *Audit) Work(ctx context.Context, _ *river.Job[jobs.Audit]) error {
 		return err
 	}
 	auditor := w.auditor
-	auditor.Log = JobLog(ctx, auditor.Log)
+	auditor.Logger = JobLog(ctx, auditor.Logger)
 	auditor.Client = river.ClientFromContext[pgx.Tx](ctx)
 	_, _, err = auditor.Audit(ctx)
 	return err

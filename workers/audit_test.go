@@ -50,7 +50,8 @@ func TestAuditConfirmsFaults(t *testing.T) {
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
 	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
 	now := time.Now()
-	x := &accountAudit{Auditor: &Auditor{Pool: r.pool, API: r.api}, did: did, from: now.Add(-24 * time.Hour), to: now.Add(-inFlight)}
+	x := &accountAudit{Auditor: &Auditor{Shared: Shared{Pool: r.pool, Bluesky: r.api}}, did: did, from: now.Add(-24 * time.Hour),
+		to: now.Add(-inFlight)}
 	r.execute(`CREATE TABLE aside AS SELECT * FROM posts WHERE rkey = (SELECT min(rkey) FROM posts WHERE rkey ~ '^3')`)
 	r.execute(`DELETE FROM posts WHERE rkey IN (SELECT rkey FROM aside)`)
 	require.NoError(t, x.compareOnce(t.Context()))

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -35,17 +34,8 @@ import (
 // An account of another network is read from its servers.
 type BackfillAccount struct {
 	river.WorkerDefaults[jobs.BackfillAccount]
-	pool     *pgxpool.Pool
-	api      *bluesky.Client
-	networks Networks
-	log      *slog.Logger
-	fromPDS  bool // read the account's PDS instead of the AppView
-	stored   collection.Registry
-
-	projections schema.Projections
-	fetched     Fetched
-
-	patience time.Duration // how long to read before the job yields to others; shorter than the job's timeout
+	Shared
+	fromPDS bool // read the account's PDS instead of the AppView
 }
 
 const (
@@ -81,14 +71,14 @@ func (p *feedPlace) restart(requests int) {
 
 // Work reads the feed.
 func (w *BackfillAccount) Work(ctx context.Context, job *river.Job[jobs.BackfillAccount]) error {
-	if network := w.networks.Of(job.Args.DID); network != nil {
+	if network := w.Networks.Of(job.Args.DID); network != nil {
 		return w.fromNetwork(ctx, job, network)
 	}
 	return Resumable(ctx, "read_feed", func(ctx context.Context, at feedPlace) error { return w.read(ctx, job, at) })
 }
 
 func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.BackfillAccount], at feedPlace) error {
-	feed, err := schema.FindFeed(ctx, w.pool, job.Args.DID)
+	feed, err := schema.FindFeed(ctx, w.Pool, job.Args.DID)
 	if err != nil {
 		return err
 	}
@@ -100,11 +90,11 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		at.State = "poll"
 	}
 	since := readUntil(job.Args.Since, job.Priority, feed.Newest)
-	repo := &repository{pool: w.pool, api: w.api, did: job.Args.DID, stored: w.stored, projections: w.projections, fetched: w.fetched}
+	repo := &repository{Shared: w.Shared, api: w.Bluesky, did: job.Args.DID}
 	started := time.Now()
-	log := JobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
+	log := JobLog(ctx, w.Logger).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
-		if time.Since(started) > w.patience {
+		if time.Since(started) > w.patience() {
 			return Snooze(0) // continue behind more urgent jobs
 		}
 		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 && wait < longestSettle {
@@ -113,16 +103,16 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		var err error
 		more := true
 		switch {
-		case at.reads(job.Priority, since, w.stored.Stores(schema.PostCollection)):
+		case at.reads(job.Priority, since, w.Collections.Stores(schema.PostCollection)):
 			err = w.page(ctx, job, &at)
-		case at.compares(job.Priority, w.stored):
+		case at.compares(job.Priority, w.Collections):
 			err = w.fromRepository(ctx, job, repo, &at)
 		default:
 			more = false
 		}
 		if errors.Is(err, bluesky.ErrGone) { // no stream may report it: it may have been deleted in a gap
 			log.Info("account_deleted", "error", err)
-			if marked := w.fetched.markDeleted(ctx, w.pool, job.Args.DID); marked != nil {
+			if marked := w.Fetched().markDeleted(ctx, w.Pool, job.Args.DID); marked != nil {
 				return marked
 			}
 		}
@@ -180,7 +170,7 @@ func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[job
 	if begins {
 		at.Repository.Began = time.Now()
 	}
-	requestCtx, cancel := context.WithTimeout(ctx, w.patience) // a server that does not respond must not end the job
+	requestCtx, cancel := context.WithTimeout(ctx, w.patience()) // a server that does not respond must not end the job
 	defer cancel()
 	err := w.compareRepository(requestCtx, job, repo, at)
 	_, api := errors.AsType[*bluesky.Error](err)
@@ -195,7 +185,7 @@ func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[job
 	if at.Unread == "" && !(limited && begins) {
 		return err
 	}
-	kept := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { // the attempt's context may have expired
+	kept := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error { // the attempt's context may have expired
 		_, err := river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, *at)
 		return err
 	})
@@ -207,17 +197,17 @@ func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[job
 
 // page reads one page and commits it with the new position.
 func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace) error {
-	read := w.api.AuthorFeed
+	read := w.Bluesky.AuthorFeed
 	if w.fromPDS {
 		read = func(ctx context.Context, did, cursor string, limit int) ([]bluesky.FeedPost, string, error) {
-			return w.api.Records(ctx, did, schema.PostCollection, cursor, limit)
+			return w.Bluesky.Records(ctx, did, schema.PostCollection, cursor, limit)
 		}
 	}
 	posts, next, err := read(ctx, job.Args.DID, at.Cursor, pagePosts)
 	if err != nil {
 		return err
 	}
-	now, err := schema.LatestTime(ctx, w.pool, time.Now())
+	now, err := schema.LatestTime(ctx, w.Pool, time.Now())
 	if err != nil {
 		return err
 	}
@@ -246,13 +236,13 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 			CreatedAt: schema.CreatedAt(p.Record, p.Rkey, schema.ServerTime(when, p.IndexedAt)), Record: p.Record,
 		})
 	}
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		written, err := w.fetched.Store(ctx, tx, writes, schema.StoreRecords)
+	err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
+		written, err := w.Fetched().Store(ctx, tx, writes, schema.StoreRecords)
 		if err != nil {
 			return err
 		}
 		place.Posts += len(written)
-		if err := w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, schema.NotFresh(written), time.Time{}); err != nil {
+		if err := w.Projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, schema.NotFresh(written), time.Time{}); err != nil {
 			return err
 		}
 		crashpoint.At(ctx, "backfill: before a page's end")
@@ -300,7 +290,7 @@ func readUntil(since time.Time, priority int, newest *time.Time) time.Time {
 func (w *BackfillAccount) finish(
 	ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time, newest *time.Time,
 ) (wider time.Time, err error) {
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
 			return err
 		}
@@ -347,7 +337,7 @@ func (w *BackfillAccount) finish(
 // unavailable ends the job of an account that cannot be read. The account is
 // read when it becomes active again, or when a new backfill is requested.
 func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.BackfillAccount], since time.Time, cause error) error {
-	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
 			return err
 		}
@@ -369,6 +359,6 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 	if err != nil {
 		return fmt.Errorf("record that %s cannot be read: %w", job.Args.DID, err)
 	}
-	JobLog(ctx, w.log).Debug("backfilled", "did", job.Args.DID, "state", "skip", "error", cause)
+	JobLog(ctx, w.Logger).Debug("backfilled", "did", job.Args.DID, "state", "skip", "error", cause)
 	return nil
 }

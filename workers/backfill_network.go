@@ -3,14 +3,11 @@ package workers
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -61,19 +58,15 @@ const (
 // the gap that it is for.
 type BackfillNetwork struct {
 	river.WorkerDefaults[jobs.BackfillNetwork]
-	pool        *pgxpool.Pool
-	archive     NetworkArchive // nil: none is configured
-	log         *slog.Logger
-	stored      collection.Registry
-	projections schema.Projections
-	jobsLimit   int
-	bytesLimit  int64
-	patience    time.Duration
+	Shared
+	archive    NetworkArchive // nil: none is configured
+	jobsLimit  int
+	bytesLimit int64
 }
 
 // Work reads what there is time for.
 func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.BackfillNetwork]) error {
-	b, err := schema.FindNetworkBackfill(ctx, w.pool, job.Args.Backfill)
+	b, err := schema.FindNetworkBackfill(ctx, w.Pool, job.Args.Backfill)
 	if errors.Is(err, schema.ErrNoRows) || err == nil && (b.Complete || b.Cancelled) {
 		return nil
 	}
@@ -87,12 +80,12 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 	if problem != "" {
 		return w.wait(ctx, b, problem, archivePause)
 	}
-	until := time.Now().Add(w.patience)
+	until := time.Now().Add(w.patience())
 	past := NetworkPast{From: w.kept(b.Rest()), To: b.To, Collections: b.Collections}
-	reading, cancel := context.WithTimeout(ctx, w.patience*3/2) // a slow server must not end the job
+	reading, cancel := context.WithTimeout(ctx, w.patience()*3/2) // a slow server must not end the job
 	defer cancel()
 	plan, err := w.archive.Read(reading, past, func(p schema.NetworkProgress) error {
-		if err := schema.MoveNetworkBackfill(ctx, w.pool, b, p, archiveMargin); err != nil {
+		if err := schema.MoveNetworkBackfill(ctx, w.Pool, b, p, archiveMargin); err != nil {
 			return err
 		}
 		if time.Now().After(until) {
@@ -108,10 +101,10 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 	case err != nil && !errors.Is(err, ErrArchiveUnread) && !errors.Is(err, ErrNoArchive):
 		return err
 	case err != nil:
-		JobLog(ctx, w.log).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
+		JobLog(ctx, w.Logger).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
 		return w.unread(ctx, job, b, err)
 	case !plan.Sealed.After(b.To):
-		sealed, err := schema.GapSealed(ctx, w.pool, b, plan.Host, plan.Sealed)
+		sealed, err := schema.GapSealed(ctx, w.Pool, b, plan.Host, plan.Sealed)
 		if err != nil {
 			return err
 		}
@@ -128,18 +121,18 @@ func (w *BackfillNetwork) obstacle(ctx context.Context, b schema.NetworkBackfill
 		return "no server is configured that may have an archive: see WEIR_JETSTREAM", nil
 	}
 	if b.Gap == nil { // live events come first: the stream brings what is written from the request on
-		advanced, err := schema.StreamsAdvanced(ctx, w.pool, b.To)
+		advanced, err := schema.StreamsAdvanced(ctx, w.Pool, b.To)
 		if err != nil || !advanced {
 			return "no stream has advanced since the request", err
 		}
 	}
-	return obstacle(ctx, w.pool, w.projections, w.jobsLimit, w.bytesLimit)
+	return obstacle(ctx, w.Pool, w.Projections, w.jobsLimit, w.bytesLimit)
 }
 
 // kept returns the later of a time and the time since which some collection is kept.
 func (w *BackfillNetwork) kept(from time.Time) time.Time {
 	longest := time.Duration(0)
-	for _, e := range w.stored.Entries() {
+	for _, e := range w.Collections.Entries() {
 		if e.Retention == 0 {
 			return from
 		}
@@ -153,7 +146,7 @@ func (w *BackfillNetwork) kept(from time.Time) time.Time {
 
 // wait stores why nothing is read, and tries again later.
 func (w *BackfillNetwork) wait(ctx context.Context, b schema.NetworkBackfill, problem string, wait time.Duration) error {
-	if err := schema.SetNetworkBackfillProblem(ctx, w.pool, b.ID, problem); err != nil {
+	if err := schema.SetNetworkBackfillProblem(ctx, w.Pool, b.ID, problem); err != nil {
 		return err
 	}
 	return Snooze(wait)
@@ -162,18 +155,18 @@ func (w *BackfillNetwork) wait(ctx context.Context, b schema.NetworkBackfill, pr
 // unread tries again after as long as nothing could be read. If there is another way to close the
 // gap, it gives up instead.
 func (w *BackfillNetwork) unread(ctx context.Context, job *river.Job[jobs.BackfillNetwork], b schema.NetworkBackfill, cause error) error {
-	everyone, err := schema.FollowsEveryone(ctx, w.pool)
+	everyone, err := schema.FollowsEveryone(ctx, w.Pool)
 	switch {
 	case err != nil:
 		return err
 	case everyone || b.Gap == nil:
-		age, err := schema.FailNetworkBackfill(ctx, w.pool, b.ID, cause.Error())
+		age, err := schema.FailNetworkBackfill(ctx, w.Pool, b.ID, cause.Error())
 		if err != nil {
 			return err
 		}
 		return Snooze(min(max(age, archiveFailed), archiveBroken))
 	}
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if err := schema.GiveUpNetworkBackfill(ctx, tx, b.ID, cause.Error()); err != nil {
 			return err
 		}
@@ -187,7 +180,7 @@ func (w *BackfillNetwork) unread(ctx context.Context, job *river.Job[jobs.Backfi
 
 // end completes the backfill, its gap and the job.
 func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillNetwork], b schema.NetworkBackfill, plan NetworkPlan) error {
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		now, err := schema.Now(ctx, tx)
 		if err != nil {
 			return err
@@ -199,7 +192,7 @@ func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillN
 		if err := schema.EndNetworkBackfill(ctx, tx, b, plan.Begins, now); err != nil {
 			return err
 		}
-		JobLog(ctx, w.log).Info("network_backfilled", "backfill", b.ID, "host", plan.Host, "from", b.From, "to", b.To, "events", b.Events,
+		JobLog(ctx, w.Logger).Info("network_backfilled", "backfill", b.ID, "host", plan.Host, "from", b.From, "to", b.To, "events", b.Events,
 			"records", b.Records)
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err
@@ -209,8 +202,8 @@ func (w *BackfillNetwork) end(ctx context.Context, job *river.Job[jobs.BackfillN
 // readGap has a gap closed from an archive, if that is the only way or takes fewer calls than
 // reading the repositories of the followed accounts. ok is false otherwise.
 func (w *CloseGap) readGap(ctx context.Context, job *river.Job[jobs.CloseGap], followed schema.Followed) (ok bool, err error) {
-	gap, open, err := schema.BackfillableGap(ctx, w.pool, job.Args.Gap)
-	if err != nil || !open || w.archive == nil || w.networks.Of(gap.Stream) != nil {
+	gap, open, err := schema.BackfillableGap(ctx, w.Pool, job.Args.Gap)
+	if err != nil || !open || w.archive == nil || w.Networks.Of(gap.Stream) != nil {
 		return false, err
 	}
 	past := NetworkPast{From: gap.From.Add(-archiveMargin), To: gap.To.Add(archiveMargin)}
@@ -221,17 +214,17 @@ func (w *CloseGap) readGap(ctx context.Context, job *river.Job[jobs.CloseGap], f
 	case errors.Is(err, ErrNoArchive) || err != nil && !followed.Everyone:
 		return false, nil
 	case err != nil: // the backfill tries again
-		JobLog(ctx, w.log).Warn("archive_unread", "gap", job.Args.Gap, "error", err)
+		JobLog(ctx, w.Logger).Warn("archive_unread", "gap", job.Args.Gap, "error", err)
 	}
 	if !followed.Everyone {
 		others := callsPerAccount * len(followed.DIDs)
-		JobLog(ctx, w.log).Info("gap_archive_compared", "gap", job.Args.Gap, "archive_calls", plan.Calls, "repository_calls", others, "saved",
+		JobLog(ctx, w.Logger).Info("gap_archive_compared", "gap", job.Args.Gap, "archive_calls", plan.Calls, "repository_calls", others, "saved",
 			others-plan.Calls)
 		if plan.Calls >= others || plan.Begins.IsZero() || plan.Begins.After(past.From) {
 			return false, nil
 		}
 	}
-	return true, pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	return true, pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		id, err := schema.BackfillGap(ctx, tx, job.Args.Gap, archiveMargin)
 		if err != nil {
 			return err

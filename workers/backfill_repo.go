@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
@@ -34,17 +33,10 @@ import (
 // job does not fail. The reason is stored with the account, which is tried again later.
 type BackfillRepo struct {
 	river.WorkerDefaults[jobs.BackfillRepo]
-	pool        *pgxpool.Pool
-	api         *bluesky.Client
-	networks    Networks
-	log         *slog.Logger
-	stored      collection.Registry
-	projections schema.Projections
-	fetched     Fetched
-	read        ReadRepository
-	limits      HistoryLimits
-	memory      chan struct{} // the token of the repository in memory
-	patience    time.Duration // how long to read before yielding to other jobs
+	Shared
+	read   ReadRepository
+	limits HistoryLimits
+	memory chan struct{} // the token of the repository in memory
 }
 
 const (
@@ -55,24 +47,19 @@ const (
 	longestRetry  = 24 * time.Hour
 )
 
-func newBackfillRepo(cfg Config) *BackfillRepo {
-	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, stored: cfg.Collections,
-		projections: cfg.Projections, fetched: cfg.fetched(), read: cfg.ReadRepository,
-		limits: cfg.History.withDefaults(), memory: make(chan struct{}, 1), patience: cfg.JobTimeout / 2}
-}
-
 // Work reads the account.
 func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRepo]) error {
-	histories, err := history.WaitingFor(ctx, w.pool, job.Args.DID)
+	histories, err := history.WaitingFor(ctx, w.Pool, job.Args.DID)
 	if err != nil || len(histories) == 0 {
 		return err
 	}
-	owner, err := history.FindOwner(ctx, w.pool, job.Args.DID)
+	owner, err := history.FindOwner(ctx, w.Pool, job.Args.DID)
 	if err != nil {
 		return err
 	}
-	h := &pastReader{BackfillRepo: w, log: JobLog(ctx, w.log).With("did", job.Args.DID), did: job.Args.DID, until: time.Now().Add(w.patience),
-		limited: limited{listing: w.api, records: w.limits.Records - owner.Records, bytes: w.limits.Bytes - owner.Bytes}}
+	h := &pastReader{BackfillRepo: w, log: JobLog(ctx, w.Logger).With("did", job.Args.DID), did: job.Args.DID,
+		until:   time.Now().Add(w.patience()),
+		limited: limited{listing: w.Bluesky, records: w.limits.Records - owner.Records, bytes: w.limits.Bytes - owner.Bytes}}
 	for _, a := range histories { // records that have been read already count too
 		h.limited.records -= a.Records
 		h.limited.bytes -= a.Bytes
@@ -83,10 +70,10 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 	case owner.Status != "active": // its server would refuse
 		return h.postpone(ctx, histories, errors.New("the account is "+owner.Status), historyClosed, history.Untried)
 	}
-	if network := w.networks.Of(job.Args.DID); network != nil {
+	if network := w.Networks.Of(job.Args.DID); network != nil {
 		return h.fromNetwork(ctx, histories, network)
 	}
-	reading, cancel := context.WithTimeout(ctx, w.patience*3/2) // a server that does not respond must not end the job
+	reading, cancel := context.WithTimeout(ctx, w.patience()*3/2) // a server that does not respond must not end the job
 	defer cancel()
 	release, err := h.open(reading, histories)
 	if err != nil {
@@ -130,7 +117,7 @@ var errPatience = errors.New("others go first")
 func (h *pastReader) open(ctx context.Context, histories []history.Account) (release func(), err error) {
 	fresh := 0
 	h.names, release = map[string][]string{}, func() {}
-	if h.api.Mirrored() && h.read != nil {
+	if h.Bluesky.Mirrored() && h.read != nil {
 		if err := h.latest(ctx); err != nil && bluesky.Classify(err) == bluesky.Transient {
 			h.dead = true
 			if release, err = h.copy(ctx); err != nil {
@@ -162,7 +149,7 @@ func (h *pastReader) collections(ctx context.Context, of string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	found = slices.DeleteFunc(found, func(name string) bool { return !inHistory(h.stored, of, name) })
+	found = slices.DeleteFunc(found, func(name string) bool { return !inHistory(h.Collections, of, name) })
 	slices.SortFunc(found, compareNames)
 	return found[:min(len(found), mostCollections)], nil
 }
@@ -179,17 +166,17 @@ func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
 			release = func() {}
 		}
 	}()
-	key, err := h.api.SigningKey(ctx, h.did)
+	key, err := h.Bluesky.SigningKey(ctx, h.did)
 	if err != nil {
 		if errors.Is(err, bluesky.ErrGone) {
 			return nil, err
 		}
 		return nil, nil
 	}
-	fetching, cancel := context.WithTimeout(ctx, h.patience/2)
+	fetching, cancel := context.WithTimeout(ctx, h.patience()/2)
 	defer cancel()
 	var copied Repository
-	err = h.api.Repository(fetching, h.did, func(_ string, car []byte) (err error) {
+	err = h.Bluesky.Repository(fetching, h.did, func(_ string, car []byte) (err error) {
 		copied, err = verified(h.read, car, h.did, key)
 		return err
 	})
@@ -238,8 +225,8 @@ func (h *pastReader) fill(ctx context.Context, a history.Account) error {
 		return err
 	}
 	names := h.names[a.Collection]
-	repo := &repository{pool: h.pool, api: &h.limited, did: h.did, stored: h.stored, projections: h.projections, fetched: h.fetched}
-	now, err := schema.EarliestTime(ctx, h.pool, time.Now()) // retention uses this clock
+	repo := &repository{Shared: h.Shared, api: &h.limited, did: h.did}
+	now, err := schema.EarliestTime(ctx, h.Pool, time.Now()) // retention uses this clock
 	if err != nil {
 		return err
 	}
@@ -276,7 +263,7 @@ func (h *pastReader) begin(ctx context.Context, at *repositoryPlace) (err error)
 // latest reads the account's revision, once: what changes afterwards has a later one.
 func (h *pastReader) latest(ctx context.Context) (err error) {
 	if h.rev == "" {
-		h.rev, err = h.api.LatestRev(ctx, h.did)
+		h.rev, err = h.Bluesky.LatestRev(ctx, h.did)
 	}
 	return err
 }
@@ -335,7 +322,7 @@ func (h *pastReader) end(ctx context.Context, a history.Account, limited bool) e
 			"older records of the account are not stored: see WEIR_HISTORY_RECORDS and WEIR_HISTORY_BYTES")
 	}
 	crashpoint.At(ctx, "history: before an account's end")
-	return history.EndAccount(ctx, h.pool, a, limited)
+	return history.EndAccount(ctx, h.Pool, a, limited)
 }
 
 // failed decides when to try an account again that cannot be read.
@@ -350,7 +337,7 @@ func (h *pastReader) failed(ctx context.Context, histories []history.Account, er
 	}
 	if errors.Is(err, bluesky.ErrGone) {
 		h.log.Info("account_deleted", "error", err)
-		if err := h.fetched.markDeleted(ctx, h.pool, h.did); err != nil {
+		if err := h.Fetched().markDeleted(ctx, h.Pool, h.did); err != nil {
 			return err
 		}
 		return h.drop(ctx, histories)
@@ -376,7 +363,7 @@ func (h *pastReader) postpone(
 		if attempt != history.Untried && a.Tries+1 >= historyTries {
 			wait = 0
 		}
-		if err := history.PostponeAccount(ctx, h.pool, a, cause.Error(), wait, attempt); err != nil {
+		if err := history.PostponeAccount(ctx, h.Pool, a, cause.Error(), wait, attempt); err != nil {
 			return err
 		}
 	}
@@ -386,7 +373,7 @@ func (h *pastReader) postpone(
 // drop takes the account off its histories.
 func (h *pastReader) drop(ctx context.Context, histories []history.Account) error {
 	for _, a := range histories {
-		if err := history.DropAccount(ctx, h.pool, a); err != nil {
+		if err := history.DropAccount(ctx, h.Pool, a); err != nil {
 			return err
 		}
 	}

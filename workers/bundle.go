@@ -4,22 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
-
-	"github.com/weir-social/weir/internal/atproto/bluesky"
-	"github.com/weir-social/weir/internal/collection"
-	"github.com/weir-social/weir/schema"
 )
 
 // Bundle holds what the features add to a process: workers, queues, periodic jobs. A feature adds its own
 // with Add, and the methods of Bundle.
 type Bundle struct {
+	Shared
 	*bundle
 	stopping <-chan struct{}
 }
@@ -43,27 +37,6 @@ type periodicJob struct {
 	later    bool // not when a process becomes leader, only an interval later
 }
 
-// Pool returns the pool of the process.
-func (b Bundle) Pool() *pgxpool.Pool { return b.cfg.Pool }
-
-// Log returns the log of the process.
-func (b Bundle) Log() *slog.Logger { return b.cfg.Logger }
-
-// Registerer returns the metrics of the process; nil: it has none.
-func (b Bundle) Registerer() prometheus.Registerer { return b.cfg.Registerer }
-
-// Projections returns the projections of the process.
-func (b Bundle) Projections() schema.Projections { return b.cfg.Projections }
-
-// Collections returns the stored collections.
-func (b Bundle) Collections() collection.Registry { return b.cfg.Collections }
-
-// Bluesky returns the client for Bluesky's services.
-func (b Bundle) Bluesky() *bluesky.Client { return b.cfg.Bluesky }
-
-// Timeout returns how long a job may run.
-func (b Bundle) Timeout() time.Duration { return b.cfg.JobTimeout }
-
 // Window returns how far back a new account is read.
 func (b Bundle) Window() time.Duration { return b.cfg.Window }
 
@@ -72,12 +45,6 @@ func (b Bundle) Audits() bool { return b.cfg.Audits > 0 }
 
 // RescueAfter returns how long the jobs of a killed process stay "running".
 func (b Bundle) RescueAfter() time.Duration { return b.cfg.RescueAfter }
-
-// Fetched returns how the workers store what they ask for.
-func (b Bundle) Fetched() Fetched { return b.cfg.fetched() }
-
-// Hooks returns what features do in transactions of the core.
-func (b Bundle) Hooks() []schema.Hook { return b.cfg.Hooks }
 
 // ProcessOnly reports whether the process works on projections only.
 func (b Bundle) ProcessOnly() bool { return b.cfg.ProcessOnly }
@@ -90,11 +57,11 @@ func (b Bundle) Expire(before, after func(context.Context, *Expiry) error) {
 
 // Interruptible returns a bundle for the workers of jobs that call external services: they end at once when
 // the process stops, and continue in another.
-func (b Bundle) Interruptible() Bundle { return Bundle{b.bundle, b.cfg.Stopping} }
+func (b Bundle) Interruptible() Bundle { return Bundle{b.Shared, b.bundle, b.cfg.Stopping} }
 
 // Projector returns the common part of a projection's worker.
 func (b Bundle) Projector(name string) *Projector {
-	return newProjector(name, b.cfg.Pool, b.cfg.Logger, b.metrics)
+	return newProjector(name, b.Pool, b.Logger, b.metrics)
 }
 
 // Queue has the process work a queue, up to most of its jobs at once.
@@ -136,7 +103,7 @@ type decoders map[string]func(args []byte) (river.JobArgs, error)
 // Add adds a worker. Its jobs are classified, measured and traced like all
 // others, and become dead letters when they fail permanently.
 func Add[T river.JobArgs](b Bundle, w river.Worker[T]) {
-	river.AddWorker[T](b.workers, classifiedWorker[T]{w, b.cfg.Logger, b.stopping})
+	river.AddWorker[T](b.workers, classifiedWorker[T]{w, b.Logger, b.stopping})
 	var zero T
 	b.args[zero.Kind()] = func(args []byte) (river.JobArgs, error) {
 		var job T

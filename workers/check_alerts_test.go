@@ -115,8 +115,8 @@ func (h *hook) got() []string {
 func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *Client {
 	t.Helper()
 	cfg := Config{
-		Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler),
-		AlertInterval: 50 * time.Millisecond,
+		Shared: Shared{Pool: pool, Projections: registered(t, pool), Logger: slog.New(slog.DiscardHandler)},
+		ID:     rand.Text(), Alerting: Alerting{AlertInterval: 50 * time.Millisecond},
 	}
 	if url != "" {
 		var err error

@@ -99,8 +99,8 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
 	client, err := New(withPosts(Config{
-		Pool: pool, ID: t.Name(), Bluesky: api, Projections: registered(t, pool), AlertInterval: alertInterval,
-		Logger: slog.New(slog.DiscardHandler),
+		Shared: Shared{Pool: pool, Bluesky: api, Projections: registered(t, pool), Logger: slog.New(slog.DiscardHandler)},
+		ID:     t.Name(), Alerting: Alerting{AlertInterval: alertInterval},
 	}))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

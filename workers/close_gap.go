@@ -3,11 +3,9 @@ package workers
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/jobs"
@@ -23,15 +21,13 @@ import (
 // instead.
 type CloseGap struct {
 	river.WorkerDefaults[jobs.CloseGap]
-	pool     *pgxpool.Pool
-	archive  NetworkArchive // nil: none is configured
-	networks Networks
-	log      *slog.Logger
+	Shared
+	archive NetworkArchive // nil: none is configured
 }
 
 // Work enqueues the backfills.
 func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) error {
-	followed, err := schema.FollowedAccounts(ctx, w.pool)
+	followed, err := schema.FollowedAccounts(ctx, w.Pool)
 	if err != nil {
 		return err
 	}
@@ -45,10 +41,10 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		if followed.Everyone {
 			problem = "the whole network is followed"
 		}
-		JobLog(ctx, w.log).Warn("gap_unclosable", "gap", job.Args.Gap, "error", problem)
-		return schema.RecordGapProblem(ctx, w.pool, job.Args.Gap, problem)
+		JobLog(ctx, w.Logger).Warn("gap_unclosable", "gap", job.Args.Gap, "error", problem)
+		return schema.RecordGapProblem(ctx, w.Pool, job.Args.Gap, problem)
 	}
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		now, err := schema.Now(ctx, tx)
 		if err != nil {
 			return err
@@ -56,7 +52,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		started, open, err := schema.StartGap(ctx, tx, job.Args.Gap, now)
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
-			JobLog(ctx, w.log).Info("gap_closing_failed", "gap", job.Args.Gap, "error", "the gap does not exist")
+			JobLog(ctx, w.Logger).Info("gap_closing_failed", "gap", job.Args.Gap, "error", "the gap does not exist")
 			return nil
 		case err != nil:
 			return err
@@ -66,7 +62,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 				jobs.PriorityGap, time.Time{}); err != nil {
 				return err
 			}
-			JobLog(ctx, w.log).Info("gap_backfills_enqueued", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)
+			JobLog(ctx, w.Logger).Info("gap_backfills_enqueued", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err

@@ -198,8 +198,10 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 	require.Len(t, want, 6)
 	audit := func(repair bool) schema.Audit {
 		a := Auditor{
-			Pool: r.pool, API: r.api, Client: r.client.Client, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day,
-			Repair: repair, Collections: stored(),
+			Shared: Shared{Pool: r.pool, Bluesky: r.api, Projections: registered(t, r.pool), Logger: slog.New(slog.DiscardHandler),
+				Collections: stored()},
+			Client: r.client.Client, Window: day,
+			Repair: repair,
 		}
 		sum, _, err := a.Audit(t.Context())
 		require.NoError(t, err)
@@ -273,7 +275,8 @@ func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 		collection.Entry{Pattern: schema.PostCollection, Retention: day}, collection.Entry{Pattern: document, Retention: 2 * day},
 		collection.Entry{Pattern: "pub.layers.*"}, collection.Entry{Pattern: persona, Retention: 3 * day},
 	)
-	w, err := NewExpire(NewBundle(Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Collections: registry}), Retention{})
+	w, err := NewExpire(NewBundle(Config{Shared: Shared{Pool: pool, Logger: slog.New(slog.DiscardHandler),
+		Collections: registry}}), Retention{})
 	require.NoError(t, err)
 	now := time.Now()
 	claims := map[string]time.Time{

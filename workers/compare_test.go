@@ -39,7 +39,8 @@ func TestComparisonRestoresEditsAndDeletions(t *testing.T) {
 	queue, err := Queue(r.pool, log)
 	require.NoError(t, err)
 	sum, _, err := (&Auditor{
-		Pool: r.pool, API: r.api, Client: queue, Projections: registered(t, r.pool), Log: log, Window: 24 * time.Hour, Repair: true,
+		Shared: Shared{Pool: r.pool, Bluesky: r.api, Projections: registered(t, r.pool), Logger: log},
+		Client: queue, Window: 24 * time.Hour, Repair: true,
 	}).Audit(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 1}, []int{sum.Missing, sum.Stale})

@@ -155,8 +155,9 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	stopping := make(chan struct{})
-	client, err := New(withPosts(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api,
-		Logger: slog.New(slog.DiscardHandler), Stopping: stopping, JobTimeout: time.Hour, RescueAfter: 2 * time.Hour}))
+	client, err := New(withPosts(Config{Shared: Shared{Pool: pool, Projections: registered(t, pool), Bluesky: api,
+		Logger: slog.New(slog.DiscardHandler), JobTimeout: time.Hour},
+		ID: t.Name(), Processing: Processing{Stopping: stopping, RescueAfter: 2 * time.Hour}}))
 	require.NoError(t, err)
 	require.NoError(t, client.Start(ctx))
 	synced(t, pool)

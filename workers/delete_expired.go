@@ -14,16 +14,15 @@ import (
 // DeleteExpired deletes the records whose authors let them expire, page by page. A second run finds none of them.
 type DeleteExpired struct {
 	river.WorkerDefaults[jobs.DeleteExpired]
-	bundle   Bundle
-	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
+	Shared
 }
 
 // Work runs until nothing is due, or its time is up.
 func (w *DeleteExpired) Work(ctx context.Context, _ *river.Job[jobs.DeleteExpired]) error {
-	for until := time.Now().Add(w.patience); time.Now().Before(until); {
+	for until := time.Now().Add(w.patience()); time.Now().Before(until); {
 		var n int
-		err := pgx.BeginFunc(ctx, w.bundle.Pool(), func(tx pgx.Tx) (err error) {
-			n, err = schema.DeleteExpired(ctx, tx, w.bundle.Projections(), time.Now(), PageRecords, w.bundle.Hooks()...)
+		err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) (err error) {
+			n, err = schema.DeleteExpired(ctx, tx, w.Projections, time.Now(), PageRecords, w.Hooks...)
 			return err
 		})
 		if err != nil || n == 0 {

@@ -24,8 +24,8 @@ func TestRecordsOfTheCoreExpireAtTheirTime(t *testing.T) {
 		}, Rev: "1", CreatedAt: time.Now(), Record: []byte(`{}`), Expires: time.Now().Add(in)}}})
 	}
 	execute(t, pool, `UPDATE expirations SET expires_at = expires_at - interval '2 minutes'`)
-	b := NewBundle(Config{Pool: pool, Projections: schema.NewProjections(posted()), Logger: slog.New(slog.DiscardHandler)})
-	w := &DeleteExpired{bundle: b, patience: time.Minute}
+	b := NewBundle(Config{Shared: Shared{Pool: pool, Projections: schema.NewProjections(posted()), Logger: slog.New(slog.DiscardHandler)}})
+	w := &DeleteExpired{Shared: b.Shared}
 	for range 2 {
 		require.NoError(t, w.Work(t.Context(), &river.Job[jobs.DeleteExpired]{}))
 		require.Equal(t, []string{"later"}, strs(t, pool, `SELECT rkey FROM records`))

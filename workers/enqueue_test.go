@@ -26,8 +26,7 @@ func working(t *testing.T, pool *pgxpool.Pool) *Client {
 		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
 	client, err := New(withPosts(Config{
-		Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler),
-	}))
+		Shared: Shared{Pool: pool, Projections: registered(t, pool), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}, ID: t.Name()}))
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
 	require.NoError(t, err)

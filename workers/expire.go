@@ -9,12 +9,10 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/internal/history"
 	"github.com/weir-social/weir/internal/retry"
@@ -99,12 +97,8 @@ func WhileBusy(ctx context.Context, tries int, call func() error) error {
 // twice, beside itself, or be killed at any point: the next run continues.
 type Expire struct {
 	river.WorkerDefaults[jobs.Expire]
-	pool    *pgxpool.Pool
-	log     *slog.Logger
+	Shared
 	keep    Retention
-	stored  collection.Registry // the retention of each collection except posts; others are kept
-	made    schema.Projections
-	hooks   []schema.Hook
 	expired *prometheus.CounterVec
 	budget  time.Duration // time of one run
 	Tries   int           // attempts to get a lock
@@ -117,15 +111,13 @@ type expiryStep = func(context.Context, *Expiry) error
 
 // NewExpire returns the worker of the expiry, with what the features of the bundle expire.
 func NewExpire(b Bundle, keep Retention) (*Expire, error) {
-	cfg := b.cfg
 	keep, err := keep.WithDefaults()
 	if err != nil {
 		return nil, err
 	}
-	f := promauto.With(cfg.Registerer)
+	f := promauto.With(b.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections, hooks: cfg.Hooks, budget: 3 * time.Minute,
-		Tries: BusyTries, before: b.before, after: b.after,
+		Shared: b.Shared, keep: keep, budget: 3 * time.Minute, Tries: BusyTries, before: b.before, after: b.after,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: partitions for post_partitions and share_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
@@ -137,7 +129,7 @@ func (w *Expire) Timeout(*river.Job[jobs.Expire]) time.Duration { return w.budge
 // Work runs until nothing is due by any of the clocks. If its time is up, the
 // job continues after a second.
 func (w *Expire) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
-	now, err := schema.EarliestTime(ctx, w.pool, time.Now())
+	now, err := schema.EarliestTime(ctx, w.Pool, time.Now())
 	if err != nil {
 		return err
 	}
@@ -154,7 +146,7 @@ var errBudget = errors.New("the time of this run is up")
 // Run deletes what has expired at now. Rows that stay locked are left to the
 // next run, and a warning is logged.
 func (w *Expire) Run(ctx context.Context, now time.Time) error {
-	r := &Expiry{Log: JobLog(ctx, w.log), Now: now, expire: w, until: time.Now().Add(w.budget)}
+	r := &Expiry{Log: JobLog(ctx, w.Logger), Now: now, expire: w, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
 	posts := []func() error{
 		func() error { return r.partitions(ctx, before) },
@@ -209,13 +201,13 @@ func (r *Expiry) WhileBusy(ctx context.Context, call func() error) error {
 
 // partitions drops the partitions of posts that are older than the window.
 func (r *Expiry) partitions(ctx context.Context, before time.Time) error {
-	names, err := schema.ExpiredPartitions(ctx, r.expire.pool, "posts", before)
+	names, err := schema.ExpiredPartitions(ctx, r.expire.Pool, "posts", before)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
 		if err := r.Drop(ctx, "post_partitions", func() (bool, error) {
-			return schema.DropPartition(ctx, r.expire.pool, name, nil)
+			return schema.DropPartition(ctx, r.expire.Pool, name, nil)
 		}); err != nil {
 			return err
 		}
@@ -239,7 +231,7 @@ func (r *Expiry) Rows(
 	ctx context.Context, what string, expire func(context.Context, schema.DB, time.Time, int) (int, error), before time.Time,
 ) error {
 	return r.Batches(ctx, what, func(limit int) (examined, deleted int, err error) {
-		deleted, err = expire(ctx, r.expire.pool, before, limit)
+		deleted, err = expire(ctx, r.expire.Pool, before, limit)
 		return deleted, deleted, err
 	})
 }
@@ -248,13 +240,13 @@ func (r *Expiry) Rows(
 // retention.
 func (r *Expiry) records(ctx context.Context) error {
 	for after := ""; ; {
-		names, err := schema.OtherCollections(ctx, r.expire.pool, after, batchMost)
+		names, err := schema.OtherCollections(ctx, r.expire.Pool, after, batchMost)
 		if err != nil || len(names) == 0 {
 			return err
 		}
 		var due []schema.ExpiryRule
 		for _, name := range names {
-			if e, ok := r.expire.stored.Find(name); ok && e.Retention > 0 {
+			if e, ok := r.expire.Collections.Find(name); ok && e.Retention > 0 {
 				due = append(due, schema.ExpiryRule{Collection: name, Before: r.Now.Add(-e.Retention)})
 			}
 		}
@@ -262,9 +254,9 @@ func (r *Expiry) records(ctx context.Context) error {
 		if len(due) == 0 {
 			continue
 		}
-		tables := r.expire.made.Expiring(names)
+		tables := r.expire.Projections.Expiring(names)
 		err = r.Batches(ctx, "records", func(limit int) (examined, deleted int, err error) {
-			err = pgx.BeginFunc(ctx, r.expire.pool, func(tx pgx.Tx) (err error) {
+			err = pgx.BeginFunc(ctx, r.expire.Pool, func(tx pgx.Tx) (err error) {
 				deleted, err = schema.ExpireRecords(ctx, tx, due, limit, tables...)
 				return err
 			})
@@ -284,7 +276,7 @@ func (r *Expiry) accounts(ctx context.Context) error {
 		unwatched = time.Time{}
 	}
 	for after := ""; ; {
-		dids, err := schema.Purgeable(ctx, r.expire.pool, r.Now, unwatched, after, batchMost)
+		dids, err := schema.Purgeable(ctx, r.expire.Pool, r.Now, unwatched, after, batchMost)
 		if err != nil || len(dids) == 0 {
 			return err
 		}
@@ -306,22 +298,22 @@ func (r *Expiry) account(ctx context.Context, did string) error {
 		purge func(context.Context, schema.DB, string, int) (int, error)
 	}
 	steps := []step{{"purged_records", records}}
-	for _, table := range r.expire.made.AllTables() {
+	for _, table := range r.expire.Projections.AllTables() {
 		steps = append(steps, step{"purged_" + table, func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
 			return schema.PurgeProjected(ctx, db, table, did, r.expire.keptCollections(), limit)
 		}})
 	}
 	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}, step{"purged_histories", history.Purge}) {
 		err := r.Batches(ctx, step.what, func(limit int) (examined, deleted int, err error) {
-			deleted, err = step.purge(ctx, r.expire.pool, did, limit)
+			deleted, err = step.purge(ctx, r.expire.Pool, did, limit)
 			return deleted, deleted, err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	done, err := schema.FinishPurge(ctx, r.expire.pool, r.expire.made, did, r.expire.keptCollections(), r.Now, r.expire.keep.Tombstones,
-		r.expire.hooks...)
+	done, err := schema.FinishPurge(ctx, r.expire.Pool, r.expire.Projections, did, r.expire.keptCollections(), r.Now, r.expire.keep.Tombstones,
+		r.expire.Hooks...)
 	if err == nil && !done {
 		r.Log.Warn("purge_unfinished", "did", did)
 	}
@@ -331,7 +323,7 @@ func (r *Expiry) account(ctx context.Context, did string) error {
 // keptCollections returns the collections that are kept for ever, even for accounts
 // no longer watched.
 func (w *Expire) keptCollections() (all []schema.KeepRule) {
-	for _, e := range w.stored.Entries() {
+	for _, e := range w.Collections.Entries() {
 		all = append(all, schema.KeepRule{Pattern: e.Pattern, Keep: e.Retention == 0})
 	}
 	return all
@@ -340,7 +332,7 @@ func (w *Expire) keptCollections() (all []schema.KeepRule) {
 // unneeded deletes the rows of accounts that no other row needs.
 func (r *Expiry) unneeded(ctx context.Context, before time.Time) error {
 	return r.Batches(ctx, "accounts", func(limit int) (examined, deleted int, err error) {
-		done, err := schema.ExpireAccounts(ctx, r.expire.pool, r.expire.made, r.Now, before, limit)
+		done, err := schema.ExpireAccounts(ctx, r.expire.Pool, r.expire.Projections, r.Now, before, limit)
 		return done.Checked, done.Deleted, err
 	})
 }

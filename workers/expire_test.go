@@ -22,7 +22,8 @@ const day = 24 * time.Hour
 
 func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention) *Expire {
 	t.Helper()
-	w, err := NewExpire(NewBundle(Config{Pool: pool, Projections: schema.NewProjections(posted()), Logger: slog.New(slog.DiscardHandler)}),
+	w, err := NewExpire(NewBundle(Config{Shared: Shared{Pool: pool, Projections: schema.NewProjections(posted()),
+		Logger: slog.New(slog.DiscardHandler)}}),
 		keep)
 	require.NoError(t, err)
 	return w
@@ -34,7 +35,7 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{})
-	w.stored = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day},
+	w.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day},
 		collection.Entry{Pattern: "app.example.*", Retention: day})
 	now := time.Now().Truncate(time.Second)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now.Add(-4*day), 24*time.Hour))

@@ -15,8 +15,8 @@ type Fetched struct {
 	hooks []schema.Hook
 }
 
-// fetched returns how the workers store what they ask for.
-func (c Config) fetched() Fetched { return Fetched{c.Hooks} }
+// Fetched returns how the workers store what they ask for.
+func (s Shared) Fetched() Fetched { return Fetched{s.Hooks} }
 
 // changed tells the features what has changed.
 func (f Fetched) changed(ctx context.Context, tx pgx.Tx, changes schema.Fetched) error {

@@ -43,7 +43,7 @@ func TestRepairOfWhatArrivedMeanwhile(t *testing.T) {
 	}}
 	changed := func() int {
 		t.Helper()
-		r := &repository{pool: pool, did: alice, projections: registered(t, pool), fetched: Fetched{[]schema.Hook{{}, hook}}}
+		r := &repository{Shared: Shared{Pool: pool, Projections: registered(t, pool), Hooks: []schema.Hook{{}, hook}}, did: alice}
 		require.NoError(t, r.repair(t.Context(), queue, rev, found, nil))
 		return told
 	}

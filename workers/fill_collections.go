@@ -30,16 +30,10 @@ import (
 // are asked for more only while few accounts wait.
 type FillCollections struct {
 	river.WorkerDefaults[jobs.FillCollections]
-	pool        *pgxpool.Pool
-	api         *bluesky.Client
-	networks    Networks
-	log         *slog.Logger
-	stored      collection.Registry
-	projections schema.Projections
-	limits      HistoryLimits
-	jobsLimit   int           // maximum depth of a projection's queue
-	bytesLimit  int64         // maximum size of the database; 0: no limit
-	patience    time.Duration // how long to run before yielding to other jobs
+	Shared
+	limits     HistoryLimits
+	jobsLimit  int   // maximum depth of a projection's queue
+	bytesLimit int64 // maximum size of the database; 0: no limit
 }
 
 // HistoryLimits limit what histories read. Zero fields take the defaults.
@@ -68,19 +62,13 @@ const (
 	longestListing = 5 * time.Minute // wait between two attempts
 )
 
-func newFillCollections(cfg Config) *FillCollections {
-	return &FillCollections{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, stored: cfg.Collections,
-		projections: cfg.Projections, limits: cfg.History.withDefaults(),
-		jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2}
-}
-
 // Work makes one pass over the histories, and runs again soon while there is more to do.
 func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillCollections]) error {
-	p := &historyPass{FillCollections: w, log: JobLog(ctx, w.log), until: time.Now().Add(w.patience / 2)}
+	p := &historyPass{FillCollections: w, log: JobLog(ctx, w.Logger), until: time.Now().Add(w.patience() / 2)}
 	if err := p.read(ctx); err != nil {
 		return err
 	}
-	runs, err := history.Runs(ctx, w.pool)
+	runs, err := history.Runs(ctx, w.Pool)
 	if err != nil {
 		return err
 	}
@@ -108,7 +96,7 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 	case p.full != "": // the job of the next minute tries again
 		return nil
 	case !unfinished:
-		idle, err := CompleteIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
+		idle, err := CompleteIdle(ctx, w.Pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
 			now, err := history.Runs(ctx, db)
 			return !slices.ContainsFunc(now, func(h history.Run) bool { return !h.Complete && !slices.Contains(runs, h) }), err
 		})
@@ -128,7 +116,7 @@ func (p *historyPass) visit(ctx context.Context, h *history.Run) (soon bool, err
 	if err != nil {
 		return false, err
 	}
-	return !h.Complete && (problem == "" || h.Stored && !h.Began), history.SetProblem(ctx, p.pool, *h, problem)
+	return !h.Complete && (problem == "" || h.Stored && !h.Began), history.SetProblem(ctx, p.Pool, *h, problem)
 }
 
 // errUnlisted means that the last accounts of a history had collections that were not
@@ -143,7 +131,7 @@ func (p *historyPass) complete(ctx context.Context, h history.Run) (more bool, e
 	}
 	var done history.History
 	ended := false
-	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, p.Pool, func(tx pgx.Tx) error {
 		if done, ended, err = history.CompleteRun(ctx, tx, h, history.Listed(p.everyone)); err != nil || !ended || !p.everyone {
 			return err
 		}
@@ -173,17 +161,17 @@ func (p *historyPass) complete(ctx context.Context, h history.Run) (more bool, e
 // begin begins a run if a stream stores the collection, and returns why it cannot.
 func (w *FillCollections) begin(ctx context.Context, h *history.Run) (problem string, err error) {
 	switch {
-	case !Covers(w.stored, h.Collection):
+	case !Covers(w.Collections, h.Collection):
 		return "WEIR_COLLECTIONS of the workers does not name it", nil
 	case h.Began:
 		return "", nil
 	case !h.Streamed:
 		return "no stream stores it yet", nil
 	}
-	if err := history.BeginRun(ctx, w.pool, *h); err != nil {
+	if err := history.BeginRun(ctx, w.Pool, *h); err != nil {
 		return "", err
 	}
-	JobLog(ctx, w.log).Info("history_begun", "collection", h.Collection, "run", h.Run)
+	JobLog(ctx, w.Logger).Info("history_begun", "collection", h.Collection, "run", h.Run)
 	h.Began = true
 	return "", nil
 }
@@ -208,13 +196,13 @@ type historyPass struct {
 // read reads the state that every history depends on. It also makes accounts wait again
 // that could not be read and are due.
 func (p *historyPass) read(ctx context.Context) (err error) {
-	if p.everyone, err = schema.FollowsEveryone(ctx, p.pool); err != nil {
+	if p.everyone, err = schema.FollowsEveryone(ctx, p.Pool); err != nil {
 		return err
 	}
-	if p.full, err = obstacle(ctx, p.pool, p.projections, p.jobsLimit, p.bytesLimit); err != nil {
+	if p.full, err = obstacle(ctx, p.Pool, p.Projections, p.jobsLimit, p.bytesLimit); err != nil {
 		return err
 	}
-	return history.RetryAccounts(ctx, p.pool, p.limits.Waiting)
+	return history.RetryAccounts(ctx, p.Pool, p.limits.Waiting)
 }
 
 // obstacle returns why no more may be read for now: a queue or the database is too full.
@@ -249,7 +237,7 @@ func (p *historyPass) run(ctx context.Context, h *history.Run) (problem string, 
 	case p.everyone:
 		return p.advance(ctx, *h)
 	}
-	return "", pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+	return "", pgx.BeginFunc(ctx, p.Pool, func(tx pgx.Tx) error {
 		_, err := history.AddFollowed(ctx, tx, *h, p.limits.Settle, insertChunk)
 		return err
 	})
@@ -257,8 +245,8 @@ func (p *historyPass) run(ctx context.Context, h *history.Run) (problem string, 
 
 // advance finds accounts of a history. It is for a Weir that follows the whole network.
 func (p *historyPass) advance(ctx context.Context, h history.Run) (problem string, err error) {
-	names, err := p.names(ctx, p.pool, h.Collection)
-	network := p.networks.Of(h.Collection)
+	names, err := p.names(ctx, p.Pool, h.Collection)
+	network := p.Networks.Of(h.Collection)
 	switch {
 	case err != nil:
 		return "", err
@@ -266,13 +254,13 @@ func (p *historyPass) advance(ctx context.Context, h history.Run) (problem strin
 		return network.Check().Error(), nil
 	case len(names) == 0:
 		return "no collection under the prefix is known yet: request one with weir backfill add --collection", nil
-	case len(p.api.Relays()) == 0 && network == nil:
+	case len(p.Bluesky.Relays()) == 0 && network == nil:
 		return "no relay is configured that names the accounts: see WEIR_RELAYS", nil
 	}
-	if err := history.AddNames(ctx, p.pool, h.Collection, h.Run, names); err != nil {
+	if err := history.AddNames(ctx, p.Pool, h.Collection, h.Run, names); err != nil {
 		return "", err
 	}
-	listings, err := history.OpenListings(ctx, p.pool, h)
+	listings, err := history.OpenListings(ctx, p.Pool, h)
 	if err != nil {
 		return "", err
 	}
@@ -294,7 +282,7 @@ func (p *historyPass) advance(ctx context.Context, h history.Run) (problem strin
 // collections with stored records: first those from the stream, then those from the
 // repositories that are read. Earlier runs may have known others.
 func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]string, error) {
-	if network := p.networks.Of(of); network != nil {
+	if network := p.Networks.Of(of); network != nil {
 		return network.Streams(), nil
 	}
 	prefix, ok := strings.CutSuffix(of, "*")
@@ -311,14 +299,14 @@ func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]str
 	}
 	names = append(append(names, found...), schema.PostCollection) // posts are in another table
 	slices.Sort(names)
-	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !inHistory(p.stored, of, name) }), nil
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !inHistory(p.Collections, of, name) }), nil
 }
 
 // list stores pages of a listing while more accounts may wait. It records the failure of a
 // relay; the next pass tries again.
 func (p *historyPass) list(ctx context.Context, l history.Listing) error {
 	for time.Now().Before(p.until) {
-		queue, err := history.ReadQueue(ctx, p.pool, p.limits.Waiting)
+		queue, err := history.ReadQueue(ctx, p.Pool, p.limits.Waiting)
 		if err != nil || queue.Waiting >= p.limits.Waiting {
 			return err
 		}
@@ -337,7 +325,7 @@ func (p *historyPass) list(ctx context.Context, l history.Listing) error {
 			return p.failed(ctx, l, relay, err)
 		}
 		added := int64(0)
-		err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		err = pgx.BeginFunc(ctx, p.Pool, func(tx pgx.Tx) error {
 			added, err = history.MoveListing(ctx, tx, l, relay, next, dids)
 			return err
 		})
@@ -358,9 +346,9 @@ func (p *historyPass) list(ctx context.Context, l history.Listing) error {
 
 // accounts requests the next page. A relay that does not respond must not end the job.
 func (p *historyPass) accounts(ctx context.Context, relay string, l history.Listing) (dids []string, next string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	ctx, cancel := context.WithTimeout(ctx, p.patience())
 	defer cancel()
-	return p.api.AccountsWith(ctx, relay, l.Name, l.Cursor, min(listingPage, p.limits.Waiting))
+	return p.Bluesky.AccountsWith(ctx, relay, l.Name, l.Cursor, min(listingPage, p.limits.Waiting))
 }
 
 // endless reports whether a listing has returned far more accounts than the collection
@@ -372,7 +360,7 @@ func (p *historyPass) endless(l history.Listing) bool {
 // relay returns the relay to ask: the one that returned the cursor, if it is still
 // configured.
 func (p *historyPass) relay(host string) string {
-	relays := p.api.Relays()
+	relays := p.Bluesky.Relays()
 	if slices.Contains(relays, host) {
 		return host
 	}
@@ -390,25 +378,25 @@ func (p *historyPass) failed(ctx context.Context, l history.Listing, relay strin
 	}
 	attempt, rejected := history.Failed, !api || Refused(cause)
 	if l.Host = relay; rejected || (l.Tries+1)%listingTries == 0 {
-		relays := p.api.Relays()
+		relays := p.Bluesky.Relays()
 		l.Host = relays[(slices.Index(relays, relay)+1)%len(relays)]
 		if rejected || l.Host != relay { // a single relay may continue at its cursor
 			attempt = history.Rejected
 		}
 	}
 	p.log.Warn("account_listing_failed", "collection", l.Name, "relay", relay, "error", cause, "next", l.Host, "wait", wait)
-	return history.FailListing(ctx, p.pool, l, cause.Error(), wait, attempt)
+	return history.FailListing(ctx, p.Pool, l, cause.Error(), wait, attempt)
 }
 
 // enqueue adds jobs for accounts that wait, while few have one and no other backfill
 // waits. It adds a lost job again. It returns how many accounts wait.
 func (p *historyPass) enqueue(ctx context.Context) (waiting int, err error) {
-	queue, err := history.ReadQueue(ctx, p.pool, p.limits.Jobs)
+	queue, err := history.ReadQueue(ctx, p.Pool, p.limits.Jobs)
 	room := p.limits.Jobs - queue.Jobs
 	if err != nil || queue.Waiting == 0 || room <= 0 || queue.Others || p.full != "" {
 		return queue.Waiting, err
 	}
-	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, p.Pool, func(tx pgx.Tx) error {
 		dids, err := history.AccountsWithoutJob(ctx, tx, room)
 		if err != nil || len(dids) == 0 {
 			return err

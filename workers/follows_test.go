@@ -44,7 +44,8 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 	n, api := workertest.Network(t, network)
 	r := &rig{t: t, net: n, pool: schematest.New(t), api: api}
 	t.Cleanup(r.explain)
-	cfg := Config{Pool: r.pool, Projections: registered(t, r.pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}
+	cfg := Config{Shared: Shared{Pool: r.pool, Projections: registered(t, r.pool), Bluesky: api, Logger: slog.New(slog.DiscardHandler)},
+		ID: t.Name()}
 	if change != nil {
 		change(&cfg)
 	}

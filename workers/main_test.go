@@ -53,7 +53,7 @@ func posted() schema.Projection {
 // withPosts adds the worker of that projection.
 func withPosts(cfg Config) Config {
 	cfg.Features = append(cfg.Features, func(b Bundle) error {
-		Add(b, postReader{pool: b.Pool()})
+		Add(b, postReader{pool: b.Pool})
 		return nil
 	})
 	return cfg

@@ -108,7 +108,7 @@ func (w *SyncFollows) fromNetwork(
 	}
 	place := *at
 	place.Pages, place.End = 1, true
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if err := schema.CheckListing(ctx, tx, at.Watch, at.Began); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (w *BackfillAccount) fromNetwork(ctx context.Context, job *river.Job[jobs.B
 	did := job.Args.DID
 	at := feedPlace{State: "relays", End: true}
 	for {
-		feed, err := schema.FindFeed(ctx, w.pool, did)
+		feed, err := schema.FindFeed(ctx, w.Pool, did)
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (w *BackfillAccount) fromNetwork(ctx context.Context, job *river.Job[jobs.B
 		if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) {
 			since = *feed.CompleteSince
 		}
-		reading, cancel := context.WithTimeout(ctx, w.patience) // a slow server must not end the job
+		reading, cancel := context.WithTimeout(ctx, w.patience()) // a slow server must not end the job
 		read, err := network.Backfill(reading, did, since)
 		cancel()
 		if err != nil {
@@ -172,7 +172,8 @@ func (w *BackfillAccount) fromNetwork(ctx context.Context, job *river.Job[jobs.B
 			if at.Posts > 0 {
 				level = slog.LevelInfo
 			}
-			JobLog(ctx, w.log).Log(ctx, level, "backfilled", "did", did, "handle", feed.Handle, "state", at.State, "posts", at.Posts, "since", since,
+			JobLog(ctx, w.Logger).Log(ctx, level, "backfilled", "did", did, "handle", feed.Handle, "state", at.State, "posts", at.Posts,
+				"since", since,
 				"truncated", read.Cut != "", "unread", read.Unread)
 			return nil
 		}
@@ -192,11 +193,11 @@ func pastOf(stored collection.Registry, of string, most int) Past {
 // begins. A killed job reads the last of them again, which changes nothing.
 func (p *historyPass) readStream(ctx context.Context, network Network, l history.Listing) error {
 	for time.Now().Before(p.until) {
-		past := pastOf(p.stored, l.Collection, streamPage)
+		past := pastOf(p.Collections, l.Collection, streamPage)
 		if until, err := strconv.ParseInt(l.Cursor, 10, 64); err == nil {
 			past.Until = time.Unix(until, 0)
 		}
-		reading, cancel := context.WithTimeout(ctx, p.patience) // a slow server must not end the job
+		reading, cancel := context.WithTimeout(ctx, p.patience()) // a slow server must not end the job
 		found, read, next, unread, err := network.StreamPast(reading, l.Name, past)
 		cancel()
 		if err = cmp.Or(ctx.Err(), err); err != nil {
@@ -206,14 +207,14 @@ func (p *historyPass) readStream(ctx context.Context, network Network, l history
 			wait := min(historyRetry<<min(2*l.Tries, 20), longestRetry)
 			p.log.Warn("relay_past_unread", "collection", l.Collection, "stream", l.Name, "error", unread, "wait", wait)
 			if found.Cut = unread.Error(); l.Tries+1 < historyTries && slices.Contains(network.Streams(), l.Name) {
-				return history.FailListing(ctx, p.pool, l, found.Cut, wait, history.Failed)
+				return history.FailListing(ctx, p.Pool, l, found.Cut, wait, history.Failed)
 			}
 		}
 		l.Cursor = ""
 		if !next.IsZero() && !next.Before(past.Since) {
 			l.Cursor = strconv.FormatInt(next.Unix(), 10)
 		}
-		err = history.MoveRelay(ctx, p.pool, l, read, found.Written, found.Cut)
+		err = history.MoveRelay(ctx, p.Pool, l, read, found.Written, found.Cut)
 		if errors.Is(err, history.ErrMoved) { // another process reads the server
 			return nil
 		}
@@ -233,8 +234,8 @@ func (h *pastReader) fromNetwork(ctx context.Context, histories []history.Accoun
 	for i, a := range histories {
 		found, err := Backfilled{Cut: "the account has reached the limit"}, error(nil)
 		if h.limited.records > 0 {
-			reading, cancel := context.WithTimeout(ctx, h.patience) // a slow server must not end the job
-			found, err = network.AccountPast(reading, h.did, pastOf(h.stored, a.Collection, int(h.limited.records)))
+			reading, cancel := context.WithTimeout(ctx, h.patience()) // a slow server must not end the job
+			found, err = network.AccountPast(reading, h.did, pastOf(h.Collections, a.Collection, int(h.limited.records)))
 			cancel()
 		}
 		switch {

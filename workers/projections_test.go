@@ -92,8 +92,8 @@ func words(t *testing.T, pool *pgxpool.Pool) schema.Projections {
 func counting(t *testing.T, pool *pgxpool.Pool, p schema.Projections) *wordCounter {
 	t.Helper()
 	w := &wordCounter{}
-	client, err := New(withPosts(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
-		Queues: append(p.AllQueues(), jobs.QueueNetwork, jobs.QueueMaintenance),
+	client, err := New(withPosts(Config{Shared: Shared{Pool: pool, Projections: p, Logger: slog.New(slog.DiscardHandler)},
+		ID: t.Name(), Processing: Processing{Queues: append(p.AllQueues(), jobs.QueueNetwork, jobs.QueueMaintenance)},
 		Features: []func(Bundle) error{func(b Bundle) error {
 			w.Projector = b.Projector("words")
 			Add(b, w)
@@ -183,7 +183,8 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	require.NoError(t, a.commit(p, schema.Batch{Writes: notes("3", "a b")}))
 	becomes(t, pool, []string{"a 2", "bad 2", "long 10"}, counted)
 	require.NoError(t, a.commit(p, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: time.Now()}}}))
-	expire, err := NewExpire(NewBundle(Config{Pool: pool, Projections: p, Logger: slog.New(slog.DiscardHandler)}), Retention{Forever: true})
+	expire, err := NewExpire(NewBundle(Config{Shared: Shared{Pool: pool, Projections: p, Logger: slog.New(slog.DiscardHandler)}}),
+		Retention{Forever: true})
 	require.NoError(t, err)
 	require.NoError(t, expire.Run(t.Context(), time.Now()))
 	require.Empty(t, strs(t, pool, counted))
@@ -281,7 +282,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 		`"words", which this program lacks: run the program that has it, or remove the projection by `+"`weir projection remove words`")
 	require.ErrorAs(t, <-ended, &outdated, "a program that is already running must end")
 	require.ErrorAs(t, stray(older), &outdated, "so does what comes without a stream")
-	_, err = New(withPosts(Config{Pool: pool, Projections: newer, Logger: log}))
+	_, err = New(withPosts(Config{Shared: Shared{Pool: pool, Projections: newer, Logger: log}}))
 	require.ErrorContains(t, err, `projection "words": no worker processes its jobs of kind count_words`)
 
 	require.ErrorContains(t, schema.RemoveProjection(t.Context(), pool, "words"), "unfinished count_words jobs: Run the program")
@@ -316,7 +317,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 func TestOutdatedProgramDeletesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	r := &repository{pool: pool, did: "did:plc:a", projections: registered(t, pool)}
+	r := &repository{Shared: Shared{Pool: pool, Projections: registered(t, pool)}, did: "did:plc:a"}
 	execute(t, pool, `
 		INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
 		VALUES ('app.example.x', 'did:plc:a', '1', '1', 'c', now(), '{}')`)
@@ -350,8 +351,8 @@ func TestNamespacesHaveQueues(t *testing.T) {
 	waiting, err := schema.Queues(t.Context(), pool, nil)
 	require.NoError(t, err)
 	require.Len(t, waiting, 3, "the queues must be listed before any worker has served them")
-	bundle := Bundle{bundle: &bundle{cfg: &Config{Projections: p}, queues: map[string]int{}}}
-	addQueues(bundle, Config{Projections: p, Process: 8})
+	bundle := Bundle{bundle: &bundle{cfg: &Config{Shared: Shared{Projections: p}}, queues: map[string]int{}}}
+	addQueues(bundle, Config{Shared: Shared{Projections: p}, Processing: Processing{Process: 8}})
 	served, err := bundle.served()
 	require.NoError(t, err)
 	require.Equal(t, []int{8, 3, 1}, []int{served["process"].MaxWorkers, served["weir_graph"].MaxWorkers, served["weir_rest"].MaxWorkers})

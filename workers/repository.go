@@ -9,11 +9,9 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
-	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -22,14 +20,9 @@ import (
 // repository compares an account's stored records with its repository, one
 // collection after another and page by page, and repairs the differences.
 type repository struct {
-	pool   *pgxpool.Pool
-	api    listing
-	did    string
-	stored collection.Registry
-
-	projections schema.Projections
-	fetched     Fetched
-
+	Shared
+	api   listing
+	did   string
 	names []string // the collections; nil: not read yet
 	cut   bool     // there are more than mostCollections
 }
@@ -91,18 +84,18 @@ func (r *repository) collections(ctx context.Context) ([]string, error) {
 	if r.names != nil {
 		return r.names, nil
 	}
-	names := r.stored.Repositories().Names()
-	if r.stored.Stores(schema.PostCollection) && !slices.Contains(names, schema.PostCollection) {
+	names := r.Collections.Repositories().Names()
+	if r.Collections.Stores(schema.PostCollection) && !slices.Contains(names, schema.PostCollection) {
 		names = append(names, schema.PostCollection)
 	}
-	if prefixes := r.stored.Repositories().Prefixes(); len(prefixes) > 0 {
+	if prefixes := r.Collections.Repositories().Prefixes(); len(prefixes) > 0 {
 		found, err := r.api.Collections(ctx, r.did)
 		if err != nil {
 			return nil, err
 		}
 		for _, pattern := range prefixes {
 			prefix := strings.TrimSuffix(pattern, ".*") // names with this prefix sort between prefix+"." and prefix+"/"
-			stored, err := schema.OtherCollectionsOf(ctx, r.pool, r.did, prefix+".", prefix+"/", mostCollections+1)
+			stored, err := schema.OtherCollectionsOf(ctx, r.Pool, r.did, prefix+".", prefix+"/", mostCollections+1)
 			if err != nil {
 				return nil, err
 			}
@@ -110,7 +103,7 @@ func (r *repository) collections(ctx context.Context) ([]string, error) {
 		}
 		slices.Sort(found)
 		found = slices.DeleteFunc(slices.Compact(found), func(name string) bool {
-			return slices.Contains(names, name) || !r.stored.Stores(name)
+			return slices.Contains(names, name) || !r.Collections.Stores(name)
 		})
 		if r.cut = len(found) > mostCollections; r.cut {
 			found = found[:mostCollections]
@@ -124,7 +117,7 @@ func (r *repository) collections(ctx context.Context) ([]string, error) {
 
 // retention returns how long the records of a collection are kept; 0: for ever.
 func (r *repository) retention(name string) time.Duration {
-	e, _ := r.stored.Find(name)
+	e, _ := r.Collections.Find(name)
 	return e.Retention
 }
 
@@ -133,11 +126,11 @@ func (r *repository) retention(name string) time.Duration {
 // no TID. Projected rows of expired records are compared too, as far back as since.
 func (r *repository) span(ctx context.Context, name string, since, from, now time.Time, to string) (schema.Span, error) {
 	in := schema.Span{Collection: name, From: tidAt(notExpired(from, r.retention(name), now)), To: to, Undated: name != schema.PostCollection}
-	if r.projections != nil {
-		in.Tables = r.projections.Compared(name)
+	if r.Projections != nil {
+		in.Tables = r.Projections.Compared(name)
 	}
 	var err error
-	in.Since, err = schema.OldestProjected(ctx, r.pool, r.did, in, tidAt(since))
+	in.Since, err = schema.OldestProjected(ctx, r.Pool, r.did, in, tidAt(since))
 	return in, err
 }
 
@@ -185,7 +178,7 @@ func (r *repository) page(ctx context.Context, at *repositoryPlace, in schema.Sp
 	}
 	listed, unreadable := readable(page, in)
 	if in.Lower < in.Upper {
-		if c.faults, err = schema.Compare(ctx, r.pool, r.did, in, listed, rkeys(page)); err != nil {
+		if c.faults, err = schema.Compare(ctx, r.Pool, r.did, in, listed, rkeys(page)); err != nil {
 			return c, err
 		}
 		c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return unreadable[f.Rkey] })
@@ -283,7 +276,7 @@ func descends(page []bluesky.FeedPost, below string) bool {
 // whether it is stored already or comes from the stream. also runs in the last
 // transaction.
 func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], rev string, c compared, also func(pgx.Tx) error) error {
-	now, err := schema.LatestTime(ctx, r.pool, time.Now())
+	now, err := schema.LatestTime(ctx, r.Pool, time.Now())
 	if err != nil {
 		return err
 	}
@@ -307,25 +300,25 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 	crashpoint.At(ctx, "reconciliation: page compared")
 	// Deletions have their own transaction: each transaction locks its rows in order.
 	if len(deletions) > 0 {
-		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-			if err := r.fetched.remove(ctx, tx, deletions, r.projections); err != nil {
+		if err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
+			if err := r.Fetched().remove(ctx, tx, deletions, r.Projections); err != nil {
 				return err
 			}
-			if err := r.projections.Lock(ctx, tx); err != nil { // the projections of other programs would keep their rows
+			if err := r.Projections.Lock(ctx, tx); err != nil { // the projections of other programs would keep their rows
 				return err
 			}
-			return r.projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(r.projections.Deleted(deletions)), time.Time{})
+			return r.Projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(r.Projections.Deleted(deletions)), time.Time{})
 		}); err != nil {
 			return err
 		}
 		crashpoint.At(ctx, "reconciliation: extra records deleted")
 	}
-	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		written, err := r.fetched.Store(ctx, tx, writes, schema.RepairRecords)
+	return pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
+		written, err := r.Fetched().Store(ctx, tx, writes, schema.RepairRecords)
 		if err != nil {
 			return err
 		}
-		if err := r.projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(written), time.Time{}); err != nil || also == nil {
+		if err := r.Projections.Enqueue(client, "")(ctx, tx, schema.NotFresh(written), time.Time{}); err != nil || also == nil {
 			return err
 		}
 		return also(tx)
@@ -346,13 +339,13 @@ func (w *BackfillAccount) compareRepository(
 	ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace,
 ) error {
 	place := *at
-	feed, err := schema.FindFeed(ctx, w.pool, job.Args.DID)
+	feed, err := schema.FindFeed(ctx, w.Pool, job.Args.DID)
 	if err != nil {
 		return err
 	}
 	if place.Repository.Rev == "" {
 		place.Repository.RereadsRequested = feed.RereadsRequested // read before the revision: later requests stay open
-		if place.Repository.Rev, err = w.api.LatestRev(ctx, job.Args.DID); err != nil {
+		if place.Repository.Rev, err = w.Bluesky.LatestRev(ctx, job.Args.DID); err != nil {
 			return err
 		}
 	}
@@ -371,7 +364,7 @@ func (w *BackfillAccount) compareRepository(
 			return nil
 		}
 	}
-	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // retention uses this clock
+	now, err := schema.EarliestTime(ctx, w.Pool, time.Now()) // retention uses this clock
 	if err != nil {
 		return err
 	}

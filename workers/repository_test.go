@@ -43,7 +43,8 @@ func (r *rig) posts(did string) []schema.SourceRecord {
 func (r *rig) audits(repair bool) schema.Audit {
 	r.t.Helper()
 	a := Auditor{
-		Pool: r.pool, API: r.api, Projections: registered(r.t, r.pool), Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour,
+		Shared: Shared{Pool: r.pool, Bluesky: r.api, Projections: registered(r.t, r.pool), Logger: slog.New(slog.DiscardHandler)},
+		Window: 24 * time.Hour,
 		Repair: repair,
 	}
 	if r.client != nil {
@@ -413,7 +414,8 @@ func TestRevisionOfTheRepositoryBoundsDates(t *testing.T) {
 				listed: map[string]schema.SourceRecord{
 					rkey: {Rkey: rkey, CID: "c", Record: fmt.Appendf(nil, `{"text": "x", "createdAt": %q}`, c.made.Format(time.RFC3339Nano))}}}
 			rev := syntax.NewTID(c.rev.UnixMicro(), 0).String()
-			require.NoError(t, (&repository{pool: pool, did: alice, projections: registered(t, pool)}).repair(t.Context(), queue, rev, found, nil))
+			shared := Shared{Pool: pool, Projections: registered(t, pool)}
+			require.NoError(t, (&repository{Shared: shared, did: alice}).repair(t.Context(), queue, rev, found, nil))
 			var stored time.Time
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT created_at FROM posts WHERE rkey = $1`, rkey).Scan(&stored))
 			require.WithinRange(t, stored, c.stored.Add(-time.Second), c.stored.Add(time.Since(now)+time.Second))

@@ -13,11 +13,9 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
-	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/crashpoint"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -32,15 +30,10 @@ import (
 // fetched, per account and in total.
 type ResyncRepo struct {
 	river.WorkerDefaults[jobs.ResyncRepo]
-	pool        *pgxpool.Pool
-	api         *bluesky.Client
-	log         *slog.Logger
-	stored      collection.Registry
-	projections schema.Projections
-	fetched     Fetched
-	read        ReadRepository
-	limits      ResyncLimits
-	again       chan struct{} // a token for one account whose last comparison failed
+	Shared
+	read   ReadRepository
+	limits ResyncLimits
+	again  chan struct{} // a token for one account whose last comparison failed
 }
 
 // ReadRepository reads the CAR of a repository. It returns an error if the repository is
@@ -81,8 +74,7 @@ func newResyncRepo(cfg Config) *ResyncRepo {
 	limits := ResyncLimits{PerHour: cmp.Or(cfg.Resync.PerHour, 600), Useful: cmp.Or(cfg.Resync.Useful, time.Minute),
 		Useless: cmp.Or(cfg.Resync.Useless, time.Hour),
 		First:   cmp.Or(cfg.Resync.First, time.Minute), Within: cmp.Or(cfg.Resync.Within, 9*time.Minute)}
-	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections,
-		fetched: cfg.fetched(), read: cfg.ReadRepository, limits: limits, again: make(chan struct{}, resyncsAtOnce-1)}
+	return &ResyncRepo{Shared: cfg.Shared, read: cfg.ReadRepository, limits: limits, again: make(chan struct{}, resyncsAtOnce-1)}
 }
 
 // EnqueueResyncs adds the jobs of accounts that a commit marked, in its transaction. An
@@ -122,7 +114,7 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	did := job.Args.DID
 	again, release := w.takeAgain()
 	defer release()
-	state, err := schema.BeginResync(ctx, w.pool, did, w.limits.PerHour, w.limits.Useful, again)
+	state, err := schema.BeginResync(ctx, w.Pool, did, w.limits.PerHour, w.limits.Useful, again)
 	if !state.Failed {
 		release()
 	}
@@ -142,7 +134,7 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	case !state.Begun: // too many have begun in this hour: this account's turn comes within the next
 		return Snooze(time.Minute + rand.N(time.Hour))
 	}
-	log := JobLog(ctx, w.log).With("did", did)
+	log := JobLog(ctx, w.Logger).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
 	within := w.within(job)
 	if !state.Failed { // it may have waited only for other accounts
@@ -196,7 +188,7 @@ func (w *ResyncRepo) failed(
 	uncertain := errors.Is(err, bluesky.ErrUncertain)
 	if errors.Is(err, bluesky.ErrGone) {
 		log.Info("account_deleted", "error", err)
-		if err := w.fetched.markDeleted(ctx, w.pool, job.Args.DID); err != nil {
+		if err := w.Fetched().markDeleted(ctx, w.Pool, job.Args.DID); err != nil {
 			return err
 		}
 		return w.drop(ctx, job)
@@ -227,11 +219,11 @@ func (w *ResyncRepo) resync(ctx context.Context, did, sought string, r *schema.R
 	if err != nil {
 		return 0, err
 	}
-	repo := &repository{pool: w.pool, did: did, stored: w.stored, projections: w.projections, fetched: w.fetched}
+	repo := &repository{Shared: w.Shared, did: did}
 	if repo.api, err = w.fetch(ctx, did, sought, r); err != nil {
 		return 0, err
 	}
-	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // retention uses this clock
+	now, err := schema.EarliestTime(ctx, w.Pool, time.Now()) // retention uses this clock
 	if err != nil {
 		return 0, err
 	}
@@ -268,12 +260,12 @@ func (w *ResyncRepo) resync(ctx context.Context, did, sought string, r *schema.R
 // that was deleted since, or undo an edit, because the stream has not brought the deletion
 // or the edit.
 func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied exported) error {
-	keys, err := schema.UnprovenRecords(ctx, w.pool, repo.did)
+	keys, err := schema.UnprovenRecords(ctx, w.Pool, repo.did)
 	if err != nil {
 		return err
 	}
 	for page := range slices.Chunk(keys, repositoryPage) {
-		now, err := schema.LatestTime(ctx, w.pool, time.Now())
+		now, err := schema.LatestTime(ctx, w.Pool, time.Now())
 		if err != nil {
 			return err
 		}
@@ -282,7 +274,7 @@ func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied expor
 		for _, k := range page {
 			i, ok := copied.find(k.Collection, k.Rkey)
 			switch {
-			case !w.stored.Stores(k.Collection): // the copy does not have this collection
+			case !w.Collections.Stores(k.Collection): // the copy does not have this collection
 				continue
 			case !ok:
 				gone = append(gone, schema.Deletion{Key: k, Rev: copied.Rev(), At: now})
@@ -298,7 +290,7 @@ func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied expor
 				c.listed[k.Rkey] = schema.SourceRecord{Rkey: k.Rkey, CID: r.CID, Record: r.Record}
 			}
 		}
-		if err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return w.fetched.bury(ctx, tx, gone) }); err != nil {
+		if err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error { return w.Fetched().bury(ctx, tx, gone) }); err != nil {
 			return err
 		}
 		for _, c := range there {
@@ -312,14 +304,14 @@ func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied expor
 
 // since returns the time since which the records of an account should be stored.
 func (w *ResyncRepo) since(ctx context.Context, did string) (time.Time, error) {
-	feed, err := schema.FindFeed(ctx, w.pool, did)
+	feed, err := schema.FindFeed(ctx, w.Pool, did)
 	if err != nil {
 		return time.Time{}, err
 	}
 	if feed.CompleteSince != nil {
 		return *feed.CompleteSince, nil
 	}
-	made, err := schema.MadeAt(ctx, w.pool)
+	made, err := schema.MadeAt(ctx, w.Pool)
 	return made.Add(-resyncBefore), err
 }
 
@@ -327,12 +319,12 @@ func (w *ResyncRepo) since(ctx context.Context, did string) (time.Time, error) {
 // verified copy or, if the repository is too large for one, the account's own server. The copy
 // of a mirror must have the revision that is sought.
 func (w *ResyncRepo) fetch(ctx context.Context, did, sought string, r *schema.ResyncResult) (listing, error) {
-	key, err := w.api.SigningKey(ctx, did)
+	key, err := w.Bluesky.SigningKey(ctx, did)
 	if err != nil {
 		return nil, err
 	}
 	var copied Repository
-	err = w.api.Repository(ctx, did, func(mirror string, car []byte) (err error) {
+	err = w.Bluesky.Repository(ctx, did, func(mirror string, car []byte) (err error) {
 		copied, err = verified(w.read, car, did, key)
 		if err == nil && mirror != "" && copied.Rev() < sought {
 			err = errors.New("its copy has revision " + copied.Rev() + ", which may be outdated")
@@ -340,8 +332,8 @@ func (w *ResyncRepo) fetch(ctx context.Context, did, sought string, r *schema.Re
 		return err
 	})
 	if errors.Is(err, bluesky.ErrTooLong) {
-		r.Rev, err = w.api.LatestRev(ctx, did)
-		return w.api, err
+		r.Rev, err = w.Bluesky.LatestRev(ctx, did)
+		return w.Bluesky, err
 	}
 	if err != nil {
 		return nil, err
@@ -364,7 +356,7 @@ func verified(read ReadRepository, car []byte, did string, key atcrypto.PublicKe
 // again after the end.
 func (w *ResyncRepo) finish(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
 	errMarked := errors.New("it was marked meanwhile")
-	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if _, err := river.JobCompleteTx[*riverDriver](ctx, tx, job); err != nil {
 			return err
 		}
@@ -383,7 +375,7 @@ func (w *ResyncRepo) finish(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 // end records the result. It returns how long the job has to wait before it runs again,
 // or zero if it is complete.
 func (w *ResyncRepo) end(ctx context.Context, job *river.Job[jobs.ResyncRepo], r schema.ResyncResult) (wait time.Duration, err error) {
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if wait, err = schema.EndResync(ctx, tx, job.Args.DID, r); err != nil || wait > 0 {
 			return err
 		}
@@ -395,7 +387,7 @@ func (w *ResyncRepo) end(ctx context.Context, job *river.Job[jobs.ResyncRepo], r
 
 // postpone records why an account could not be compared, and waits.
 func (w *ResyncRepo) postpone(ctx context.Context, did string, cause error, wait time.Duration) error {
-	if err := schema.PostponeResync(ctx, w.pool, did, cause.Error(), wait); err != nil {
+	if err := schema.PostponeResync(ctx, w.Pool, did, cause.Error(), wait); err != nil {
 		return err
 	}
 	return Snooze(wait)
@@ -403,7 +395,7 @@ func (w *ResyncRepo) postpone(ctx context.Context, did string, cause error, wait
 
 // drop ends the job of an account of which nothing is stored any more.
 func (w *ResyncRepo) drop(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if err := schema.DropResync(ctx, tx, job.Args.DID); err != nil {
 			return err
 		}

@@ -237,7 +237,7 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	require.NoError(t, EnqueueResyncs(r.client)(t.Context(), tx, b.Resyncs))
 	ended := make(chan error, 1)
 	go func() {
-		w := newResyncRepo(Config{Pool: r.pool, Logger: slog.New(slog.DiscardHandler)})
+		w := newResyncRepo(Config{Shared: Shared{Pool: r.pool, Logger: slog.New(slog.DiscardHandler)}})
 		ended <- w.Work(rivertest.WorkContext(t.Context(), r.client.Client),
 			&river.Job[jobs.ResyncRepo]{JobRow: inserted.Job, Args: jobs.ResyncRepo{DID: did}})
 	}()

@@ -45,7 +45,7 @@ func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 // TestKilledResyncBeginsAgainSoon shows that the job of a killed worker waits for its timeout only.
 func TestKilledResyncBeginsAgainSoon(t *testing.T) {
 	t.Parallel()
-	w := newResyncRepo(Config{Logger: slog.New(slog.DiscardHandler)})
+	w := newResyncRepo(Config{Shared: Shared{Logger: slog.New(slog.DiscardHandler)}})
 	for age, want := range map[time.Duration]time.Duration{
 		-time.Hour: time.Minute, 0: time.Minute, 3 * time.Minute: 3 * time.Minute, time.Hour: 9 * time.Minute,
 	} {

@@ -3,13 +3,11 @@ package workers
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/jobs"
@@ -24,13 +22,9 @@ import (
 // nothing.
 type RetryDeadLetters struct {
 	river.WorkerDefaults[jobs.RetryDeadLetters]
-	pool     *pgxpool.Pool
-	log      *slog.Logger
-	events   func(context.Context, []schema.StoredDeadLetter) error
-	args     decoders
-	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
-
-	projections schema.Projections
+	Shared
+	events func(context.Context, []schema.StoredDeadLetter) error
+	args   decoders
 }
 
 const (
@@ -40,14 +34,14 @@ const (
 
 // Work runs until no more dead letters are requested.
 func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDeadLetters]) error {
-	if _, err := schema.RequestDueRetries(ctx, w.pool); err != nil {
+	if _, err := schema.RequestDueRetries(ctx, w.Pool); err != nil {
 		return err
 	}
 	for started := time.Now(); ; {
-		if time.Since(started) > w.patience {
+		if time.Since(started) > w.patience() {
 			return Snooze(0)
 		}
-		requested, err := schema.DeadLettersToRetry(ctx, w.pool, retryBatch, retryBatchBytes)
+		requested, err := schema.DeadLettersToRetry(ctx, w.Pool, retryBatch, retryBatchBytes)
 		if err != nil || len(requested) == 0 {
 			return err
 		}
@@ -58,11 +52,11 @@ func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDead
 		for i := range requested {
 			ids[i] = requested[i].ID
 		}
-		now, err := schema.CountDeadLetterStates(ctx, w.pool, ids)
+		now, err := schema.CountDeadLetterStates(ctx, w.Pool, ids)
 		if err != nil {
 			return err
 		}
-		JobLog(ctx, w.log).Info("dead_letters_retried", "dead_letters", len(requested), "first", ids[0], "last", ids[len(ids)-1],
+		JobLog(ctx, w.Logger).Info("dead_letters_retried", "dead_letters", len(requested), "first", ids[0], "last", ids[len(ids)-1],
 			"passed", now[schema.DeadLetterRetried], "failed_again", now[schema.DeadLetterOpen], "retrying", now[schema.DeadLetterRetrying])
 	}
 }
@@ -104,11 +98,11 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredD
 		byName[letters[i].Projection] = append(byName[letters[i].Projection], &letters[i])
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		p, err := projectionNamed(w.projections, name)
+		p, err := projectionNamed(w.Projections, name)
 		if err != nil {
 			for _, l := range byName[name] {
 				again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
-				if err := again.Store(ctx, w.pool, ""); err != nil {
+				if err := again.Store(ctx, w.Pool, ""); err != nil {
 					return err
 				}
 			}
@@ -126,7 +120,7 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredD
 	if len(nameless) == 0 {
 		return nil
 	}
-	return schema.MarkRetried(ctx, w.pool, nameless)
+	return schema.MarkRetried(ctx, w.Pool, nameless)
 }
 
 // job enqueues the job of a dead letter again, or marks an unfinished equivalent
@@ -140,16 +134,16 @@ func (w *RetryDeadLetters) job(ctx context.Context, l *schema.StoredDeadLetter) 
 		}
 	}
 	again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
-	return again.Store(ctx, w.pool, "")
+	return again.Store(ctx, w.Pool, "")
 }
 
 // enqueue adds the job that retries dead letters. Its end settles them.
 func (w *RetryDeadLetters) enqueue(ctx context.Context, ids []int64, args river.JobArgs) error {
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		locked, err := schema.LockDeadLettersToRetry(ctx, tx, ids)
 		for marked := len(locked) == 0; !marked && err == nil; { // repeat if an equivalent job ends meanwhile
 			var id int64
-			if id, err = enqueueAgain(ctx, tx, w.projections, args); err == nil {
+			if id, err = enqueueAgain(ctx, tx, w.Projections, args); err == nil {
 				marked, err = schema.MarkRetry(ctx, tx, locked, id, jobs.TagDeadLetter)
 			}
 		}

@@ -203,11 +203,11 @@ func TestInterruptedRetryContinues(t *testing.T) {
 	require.NoError(t,
 		(&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Store(t.Context(), pool, "s"))
 	execute(t, pool, `SELECT retry_dead_letters()`)
-	w := &RetryDeadLetters{pool: pool, log: slog.New(slog.DiscardHandler), patience: time.Minute,
+	w := &RetryDeadLetters{Shared: Shared{Pool: pool, Logger: slog.New(slog.DiscardHandler), JobTimeout: 2 * time.Minute},
 		events: func(context.Context, []schema.StoredDeadLetter) error { return errors.New("the database is away") }}
 	require.ErrorContains(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), "the database is away")
 	require.Equal(t, int64(1), letter(t, pool, "decode", "state = 'retrying'").Count)
-	w.patience = 0
+	w.JobTimeout = 0
 	var snoozed *river.JobSnoozeError
 	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), &snoozed,
 		"the job must snooze, so that others get their turn")

@@ -3,11 +3,9 @@ package workers
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/jobs"
@@ -18,20 +16,17 @@ import (
 // deletes rows that should not exist. Projecting a record twice changes nothing.
 type RunProjection struct {
 	river.WorkerDefaults[jobs.RunProjection]
-	pool        *pgxpool.Pool
-	log         *slog.Logger
-	projections schema.Projections
-	records     int // per job
-	patience    time.Duration
+	Shared
+	records int // per job
 }
 
 // Work reads all records of the projection's collections.
 func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProjection]) error {
-	p, err := projectionNamed(w.projections, job.Args.Name)
+	p, err := projectionNamed(w.Projections, job.Args.Name)
 	if err != nil {
 		return err
 	}
-	pages := Paging{Pool: w.pool, Queue: p.Queue, Priority: PagePriority, Patience: w.patience}
+	pages := Paging{Pool: w.Pool, Queue: p.Queue, Priority: PagePriority, Patience: w.patience()}
 	end, err := EnqueuePages(ctx, pages, job, func(ctx context.Context, tx pgx.Tx, at *PagePlace) (river.JobArgs, error) {
 		keys, err := schema.RecordsAfter(ctx, tx, p, schema.Key(at.After), w.records)
 		if err != nil || len(keys) == 0 {
@@ -51,7 +46,7 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 		}
 	}
 	if err == nil {
-		JobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", end.Count, "stale", removed)
+		JobLog(ctx, w.Logger).Info("projection_enqueued", "projection", p.Name, "records", end.Count, "stale", removed)
 	}
 	return err
 }
@@ -60,10 +55,10 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 // are no longer read. It is short, and a killed worker starts it again.
 func (w *RunProjection) removeStale(ctx context.Context, p *schema.Projection) (removed int, err error) {
 	for started := time.Now(); ; {
-		if time.Since(started) > w.patience {
+		if time.Since(started) > w.patience() {
 			return removed, Snooze(0)
 		}
-		n, err := p.RemoveStale(ctx, w.pool, w.records)
+		n, err := p.RemoveStale(ctx, w.Pool, w.records)
 		if removed += n; err != nil || n < w.records {
 			return removed, err
 		}

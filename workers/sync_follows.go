@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
@@ -26,13 +24,8 @@ import (
 // a retry continues at the next page. Running the job twice changes nothing.
 type SyncFollows struct {
 	river.WorkerDefaults[jobs.SyncFollows]
-	pool     *pgxpool.Pool
-	api      *bluesky.Client
-	networks Networks
-	log      *slog.Logger
-	window   time.Duration // how far back a new account's feed is read
-
-	patience time.Duration // how long to read before the job yields to others; shorter than the job's timeout
+	Shared
+	window time.Duration // how far back a new account's feed is read
 }
 
 // settle is how long after a follow the account's feed is read. By then the
@@ -86,9 +79,9 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
 	started := time.Now()
 	if at.Began.IsZero() {
-		watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
+		watch, err := schema.FindWatch(ctx, w.Pool, job.Args.Watch)
 		if errors.Is(err, schema.ErrNoRows) {
-			JobLog(ctx, w.log).Info("follow_sync_skipped", "watch", job.Args.Watch, "error", "the watch is gone")
+			JobLog(ctx, w.Logger).Info("follow_sync_skipped", "watch", job.Args.Watch, "error", "the watch is gone")
 			return nil
 		}
 		if err != nil {
@@ -96,18 +89,18 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		}
 		// By the database's clock, which all workers share: if there are two
 		// listings, the one that began later is used.
-		began, err := schema.Now(ctx, w.pool)
+		began, err := schema.Now(ctx, w.Pool)
 		if err != nil {
 			return err
 		}
 		at = listingPlace{Watch: watch, Began: began}
 	}
-	network, target, err := w.networks.ParseTarget(at.Watch.Target)
+	network, target, err := w.Networks.ParseTarget(at.Watch.Target)
 	if err != nil {
 		return w.failed(ctx, job, at, NonRetryable(err))
 	}
 	for whole := false; !whole; {
-		if time.Since(started) > w.patience {
+		if time.Since(started) > w.patience() {
 			return Snooze(0) // continue behind the waiting jobs
 		}
 		var err error
@@ -135,11 +128,11 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 // profile has been unfollowed. A member without one is hidden; the stream's event
 // for that may have been missed. done reports that no member is left to look up.
 func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool, err error) {
-	dids, err := schema.MissingMembers(ctx, w.pool, job, watch, bluesky.MostProfiles)
+	dids, err := schema.MissingMembers(ctx, w.Pool, job, watch, bluesky.MostProfiles)
 	if err != nil || len(dids) == 0 {
 		return err == nil, err
 	}
-	profiles, err := w.api.Profiles(ctx, dids)
+	profiles, err := w.Bluesky.Profiles(ctx, dids)
 	if err != nil {
 		return false, err
 	}
@@ -147,25 +140,25 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 	for i, p := range profiles {
 		shown[i] = p.DID
 	}
-	return false, schema.RecordMissingMembers(ctx, w.pool, job, dids, shown)
+	return false, schema.RecordMissingMembers(ctx, w.Pool, job, dids, shown)
 }
 
 // failed ends a job that could not read a page or store the listing. The watch
 // stores the problem: a target that does not exist leaves no dead letter.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		JobLog(ctx, w.log).Info("follow_sync_skipped", "watch", at.Watch.ID, "error",
+		JobLog(ctx, w.Logger).Info("follow_sync_skipped", "watch", at.Watch.ID, "error",
 			"the watch is gone, was changed, or was read by a job that began later")
-		return schema.DropListing(ctx, w.pool, job.ID)
+		return schema.DropListing(ctx, w.Pool, job.ID)
 	}
 	RowLog(ctx).Warn("listing_failed", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages",
 		at.Pages, "whole", at.End)
-	if failed := schema.RecordWatchProblem(ctx, w.pool, at.Watch, at.Began, err.Error()); failed != nil {
+	if failed := schema.RecordWatchProblem(ctx, w.Pool, at.Watch, at.Began, err.Error()); failed != nil {
 		return errors.Join(err, failed)
 	}
 	if classify(err) == permanent { // the watch stores the error, and the next sync tries again
-		JobLog(ctx, w.log).Warn("watch_unreadable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
-		return schema.DropListing(ctx, w.pool, job.ID)
+		JobLog(ctx, w.Logger).Warn("watch_unreadable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
+		return schema.DropListing(ctx, w.Pool, job.ID)
 	}
 	return err
 }
@@ -183,7 +176,7 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	place := *at
 	place.Cursor = next
 	place.Pages++
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if err := schema.CheckListing(ctx, tx, at.Watch, at.Began); err != nil {
 			return err
 		}
@@ -224,7 +217,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 	var members []schema.Member
 	var hidden []string
 	var changed schema.MemberChanges
-	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		var err error
 		if at.Watch.Kind == "second-degree" {
 			members, err = schema.ListingMembers(ctx, tx, job.ID, 2, at.Watch.AtLeast)
@@ -264,7 +257,8 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		return err
 	})
 	if err == nil {
-		JobLog(ctx, w.log).Info("follows_synced", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "members", len(members),
+		JobLog(ctx, w.Logger).Info("follows_synced", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target,
+			"members", len(members),
 			"added", len(changed.Added), "removed", changed.Removed, "hidden", len(hidden))
 	}
 	return err
@@ -303,12 +297,12 @@ func (w *SyncFollows) enqueueNew(
 func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 	for n := lostChunk; n == lostChunk; {
 		var err error
-		if n, err = schema.DropOrphanedListings(ctx, w.pool, lostChunk); err != nil {
+		if n, err = schema.DropOrphanedListings(ctx, w.Pool, lostChunk); err != nil {
 			return err
 		}
 	}
 	for _, find := range []func(context.Context, pgx.Tx) ([]string, time.Time, error){schema.GapAccountsWithoutJob, schema.AccountsToReread} {
-		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 			dids, since, err := find(ctx, tx)
 			if err != nil || len(dids) == 0 {
 				return err
@@ -320,7 +314,7 @@ func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 			return err
 		}
 	}
-	lost, err := schema.NetworkBackfillsWithoutJob(ctx, w.pool)
+	lost, err := schema.NetworkBackfillsWithoutJob(ctx, w.Pool)
 	if err != nil {
 		return err
 	}
@@ -329,7 +323,7 @@ func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 			return fmt.Errorf("enqueue %s: %w", jobs.BackfillNetwork{}.Kind(), err)
 		}
 	}
-	watches, err := schema.DueWatches(ctx, w.pool, time.Now().Add(-longListing))
+	watches, err := schema.DueWatches(ctx, w.Pool, time.Now().Add(-longListing))
 	if err != nil || len(watches) == 0 {
 		return err
 	}
@@ -358,16 +352,16 @@ func (w *SyncFollows) list(ctx context.Context, at *listingPlace) (members []sch
 			err = NonRetryable(fmt.Errorf("there is no account %s", target.Actor))
 		}
 	case "follows", "second-degree":
-		profiles, next, err = w.api.Follows(ctx, cmp.Or(at.Source, target.Actor), at.Cursor)
+		profiles, next, err = w.Bluesky.Follows(ctx, cmp.Or(at.Source, target.Actor), at.Cursor)
 	case "starterpack":
 		if at.List == "" {
-			at.List, err = w.api.StarterPack(ctx, target.URI)
+			at.List, err = w.Bluesky.StarterPack(ctx, target.URI)
 		}
 		if err == nil {
-			profiles, next, err = w.api.List(ctx, at.List, at.Cursor)
+			profiles, next, err = w.Bluesky.List(ctx, at.List, at.Cursor)
 		}
 	default:
-		profiles, next, err = w.api.List(ctx, target.URI, at.Cursor)
+		profiles, next, err = w.Bluesky.List(ctx, target.URI, at.Cursor)
 	}
 	for _, p := range profiles {
 		members = append(members, schema.Member{DID: p.DID, Handle: p.Handle, DisplayName: p.DisplayName, Avatar: p.Avatar, Withheld: p.Withheld})
@@ -383,14 +377,14 @@ func (w *SyncFollows) account(ctx context.Context, watch schema.Watch, target bl
 	named := !strings.HasPrefix(did, "did:")
 	if named {
 		var err error
-		if did, err = w.api.ResolveHandle(ctx, did); err != nil {
+		if did, err = w.Bluesky.ResolveHandle(ctx, did); err != nil {
 			return nil, err
 		}
 	}
-	profiles, err := w.api.Profiles(ctx, []string{did})
+	profiles, err := w.Bluesky.Profiles(ctx, []string{did})
 	if err == nil || named || watch.Members > 0 || classify(err) == postponed || ctx.Err() != nil {
 		return profiles, err
 	}
-	JobLog(ctx, w.log).Warn("followed_without_profile", "watch", watch.ID, "did", did, "error", err)
+	JobLog(ctx, w.Logger).Warn("followed_without_profile", "watch", watch.ID, "did", did, "error", err)
 	return []bluesky.Profile{{DID: did, Withheld: true}}, nil
 }

@@ -59,7 +59,7 @@ func polling(t *testing.T, pool *pgxpool.Pool, cfg Config) *Client {
 func TestWaitingJobsWakeWorkers(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	client := polling(t, pool, Config{PollInterval: 24 * time.Hour})
+	client := polling(t, pool, Config{Processing: Processing{PollInterval: 24 * time.Hour}})
 	_, err := client.Insert(t.Context(), nap{}, nil)
 	require.NoError(t, err)
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'nap'`)
@@ -71,7 +71,7 @@ func TestWaitingJobsWakeWorkers(t *testing.T) {
 func TestPollSuffices(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	polling(t, pool, Config{PollOnly: true})
+	polling(t, pool, Config{Processing: Processing{PollOnly: true}})
 	execute(t, pool, `INSERT INTO river_job (kind, args, max_attempts, queue) VALUES ('nap', '{}', 45, 'network')`)
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'nap'`)
 }

@@ -34,48 +34,72 @@ type riverDriver = riverpgxv5.Driver
 
 // Config configures the workers of one process.
 type Config struct {
-	Pool        *pgxpool.Pool
-	Projections schema.Projections // registered
-	Hooks       []schema.Hook      // of features
+	Shared
+	Tracer trace.Tracer // nil: no traces
+	ID     string       // names this process in river_job.attempted_by
 	// Features add their workers, queues and periodic jobs.
-	Features     []func(Bundle) error
-	ID           string        // names this process in river_job.attempted_by
-	Process      int           // concurrent jobs of each projection queue; 8 when zero
-	JobTimeout   time.Duration // 1 min when zero
-	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
-	Bluesky      *bluesky.Client
-	Networks     Networks       // of features
-	Network      NetworkArchive // nil: no server is configured that may have an archive
-	Backfill     int            // concurrent backfill_account jobs; 4 when zero
-	Window       time.Duration  // how far back a new account's feed is read; 24 h when zero
-	SyncInterval time.Duration  // how often the watches' listings are read again; 1 h when zero
-	FromPDS      bool           // read feeds from the accounts' own servers instead of the AppView
-	Keep         *Retention     // the retention; nil: these workers expire nothing
+	Features []func(Bundle) error
+	Keep     *Retention // the retention; nil: these workers expire nothing
+	// Retry processes dead letters of the stages decode and commit like events of
+	// the stream, and settles each. It returns database errors only.
+	Retry func(context.Context, []schema.StoredDeadLetter) error
+
+	Processing
+	Reading
+	Alerting
+}
+
+// Shared is what the workers of a process have in common.
+type Shared struct {
+	Pool       *pgxpool.Pool
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer // nil: no metrics
+	Bluesky    *bluesky.Client
+	Networks   Networks // of features
 	// Collections are the stored collections and their retention. If empty, only
 	// posts are stored, with the retention of Keep.
 	Collections collection.Registry
-	// Retry processes dead letters of the stages decode and commit like events of
-	// the stream, and settles each. It returns database errors only.
-	Retry          func(context.Context, []schema.StoredDeadLetter) error
+	Projections schema.Projections // registered
+	Hooks       []schema.Hook      // of features
+	JobTimeout  time.Duration      // 1 min when zero
+}
+
+// patience returns how long a job runs before it yields to others.
+func (s Shared) patience() time.Duration { return s.JobTimeout / 2 }
+
+// Processing is which queues are processed, and how.
+type Processing struct {
+	Queues       []string      // the queues to process; all of them when empty
+	ProcessOnly  bool          // process the projection queues only, and leave the rest to other processes
+	Process      int           // concurrent jobs of each projection queue; 8 when zero
+	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
+	PollOnly     bool          // LISTEN does not work, as behind a transaction pooler
+	PollInterval time.Duration // how often a queue that no notification wakes is polled; 10 s when zero, with PollOnly 1 s
+	KeepIndexes  bool          // do not rebuild indexes: the role does not own the tables
+	// Stopping is closed when the process begins to stop. Jobs that wait for
+	// external services then end at once and continue in another process.
+	Stopping <-chan struct{}
+}
+
+// Reading is what is read from the networks besides the streams.
+type Reading struct {
+	Network        NetworkArchive // nil: no server is configured that may have an archive
+	Backfill       int            // concurrent backfill_account jobs; 4 when zero
+	Window         time.Duration  // how far back a new account's feed is read; 24 h when zero
+	FromPDS        bool           // read feeds from the accounts' own servers instead of the AppView
+	SyncInterval   time.Duration  // how often the watches' listings are read again; 1 h when zero
+	Audits         time.Duration  // how often accounts are compared with their repositories; zero: never
 	ReadRepository ReadRepository // of resyncs
 	Resync         ResyncLimits
 	History        HistoryLimits
-	Audits         time.Duration    // how often accounts are compared with their repositories; zero: never
-	Queues         []string         // the queues to process; all of them when empty
-	PollOnly       bool             // LISTEN does not work, as behind a transaction pooler
-	PollInterval   time.Duration    // how often a queue that no notification wakes is polled; 10 s when zero, with PollOnly 1 s
-	KeepIndexes    bool             // do not rebuild indexes: the role does not own the tables
-	Limits         health.Limits    // the thresholds of the alerts
-	Health         []health.Feature // of features, whose conditions are alerts, too
-	AlertInterval  time.Duration    // how often the alerts are checked; 30 s when zero
-	Webhook        *Webhook         // where alerts are sent; nil: nowhere
-	ProcessOnly    bool             // process the projection queues only, and leave the rest to other processes
-	// Stopping is closed when the process begins to stop. Jobs that wait for
-	// external services then end at once and continue in another process.
-	Stopping   <-chan struct{}
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer // nil: no metrics
-	Tracer     trace.Tracer          // nil: no traces
+}
+
+// Alerting is what alerts are sent about, and where.
+type Alerting struct {
+	Limits        health.Limits    // the thresholds of the alerts
+	Health        []health.Feature // of features, whose conditions are alerts, too
+	AlertInterval time.Duration    // how often the alerts are checked; 30 s when zero
+	Webhook       *Webhook         // where alerts are sent; nil: nowhere
 }
 
 // NewBundle returns what the workers of a process share.
@@ -94,7 +118,7 @@ func NewBundle(cfg Config) Bundle {
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
 	}
-	return Bundle{bundle: &bundle{
+	return Bundle{Shared: cfg.Shared, bundle: &bundle{
 		cfg: &cfg, workers: river.NewWorkers(), args: decoders{}, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections),
 		queues: map[string]int{},
 	}}
@@ -163,25 +187,20 @@ func addWorkers(bundle Bundle, cfg Config) error {
 			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
 		}
 	}
-	Add(bundle,
-		&RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: PageRecords, patience: cfg.JobTimeout / 2})
+	jobsLimit, bytesLimit := int(cfg.Limits.Jobs), cfg.Limits.Bytes
+	Add(bundle, &RunProjection{Shared: cfg.Shared, records: PageRecords})
+	Add(interruptible, &SyncFollows{Shared: cfg.Shared, window: cfg.Window})
+	Add(interruptible, &RequestBackfill{Shared: cfg.Shared})
+	Add(interruptible, &BackfillAccount{Shared: cfg.Shared, fromPDS: cfg.FromPDS})
+	Add(bundle, &DeleteExpired{Shared: cfg.Shared})
+	Add(interruptible, newResyncRepo(cfg))
+	Add(interruptible, &BackfillRepo{Shared: cfg.Shared, read: cfg.ReadRepository, limits: cfg.History.withDefaults(),
+		memory: make(chan struct{}, 1)})
 	Add(interruptible,
-		&SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
-	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	Add(interruptible, &BackfillAccount{
-		pool: cfg.Pool, api: cfg.Bluesky, networks: cfg.Networks, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections,
-		patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched(),
-	})
-	Add(bundle, &DeleteExpired{bundle: bundle, patience: cfg.JobTimeout / 2})
-	addRepositories(interruptible, cfg)
-	Add(bundle, &CloseGap{pool: cfg.Pool, archive: cfg.Network, networks: cfg.Networks, log: cfg.Logger})
-	Add(interruptible, &BackfillNetwork{
-		pool: cfg.Pool, archive: cfg.Network, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections,
-		jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2,
-	})
-	Add(bundle, &RetryDeadLetters{
-		pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: bundle.args, patience: cfg.JobTimeout / 2,
-	})
+		&FillCollections{Shared: cfg.Shared, limits: cfg.History.withDefaults(), jobsLimit: jobsLimit, bytesLimit: bytesLimit})
+	Add(bundle, &CloseGap{Shared: cfg.Shared, archive: cfg.Network})
+	Add(interruptible, &BackfillNetwork{Shared: cfg.Shared, archive: cfg.Network, jobsLimit: jobsLimit, bytesLimit: bytesLimit})
+	Add(bundle, &RetryDeadLetters{Shared: cfg.Shared, events: cfg.Retry, args: bundle.args})
 	Add(bundle,
 		&CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
 	Add(bundle, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
@@ -193,16 +212,8 @@ func addWorkers(bundle Bundle, cfg Config) error {
 		Add(bundle, expire)
 	}
 	Add(interruptible, &Audit{every: cfg.Audits,
-		auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: auditAccounts,
-			Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Hooks: cfg.Hooks}})
+		auditor: Auditor{Shared: cfg.Shared, Accounts: auditAccounts, Window: auditWindow, Settle: auditSettle, Repair: true}})
 	return nil
-}
-
-// addRepositories adds the workers that read whole repositories.
-func addRepositories(b Bundle, cfg Config) {
-	Add(b, newResyncRepo(cfg))
-	Add(b, newBackfillRepo(cfg))
-	Add(b, newFillCollections(cfg))
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema

@@ -50,7 +50,8 @@ func demoCommand() *cobra.Command {
 			fmt.Fprintln(cmd.OutOrStdout(),
 				"Starting a simulated Bluesky and a Postgres of its own. The page's address follows in seconds.")
 			network, err := simnet.New(simnet.Config{
-				Seed: uint64(time.Now().UnixNano()), History: demoHistory, Events: true, Archive: &simnet.Archive{}, Logger: cfg.Logger(),
+				Seed: uint64(time.Now().UnixNano()), History: demoHistory,
+				Serving: simnet.Serving{Events: true, Archive: &simnet.Archive{}}, Logger: cfg.Logger(),
 			})
 			if err != nil {
 				return err

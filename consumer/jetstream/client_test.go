@@ -166,7 +166,7 @@ func TestOtherDictionaryDeadLettersNothing(t *testing.T) {
 	t.Parallel()
 	other := bytes.Clone(dictionary.V1)
 	other[4] ^= 0xff // its ID
-	n := network(t, simnet.Config{History: 10, Dictionary: other})
+	n := network(t, simnet.Config{History: 10, Serving: simnet.Serving{Dictionary: other}})
 	cfg := everyone(n.URL())
 	cfg.Compress = true
 	c := client(t, cfg)

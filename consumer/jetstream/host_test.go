@@ -73,7 +73,7 @@ func TestSubscribeEventsIsUsedWhereItIs(t *testing.T) {
 func TestEndpointMayNameEitherService(t *testing.T) {
 	t.Parallel()
 	for _, events := range []bool{true, false} {
-		n := network(t, simnet.Config{History: 20, Events: events})
+		n := network(t, simnet.Config{History: 20, Serving: simnet.Serving{Events: events}})
 		for _, endpoint := range []string{n.URL(), n.EventsURL(), "ws://" + n.Address()} {
 			reads(t, client(t, everyone(endpoint)), n)
 		}
@@ -108,7 +108,7 @@ func TestBusyServerIsNotAnOlderOne(t *testing.T) {
 func TestLongListIsSentToTheOlderService(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{413, 414, 431, 400} {
-		n := network(t, simnet.Config{Events: true})
+		n := network(t, simnet.Config{Serving: simnet.Serving{Events: true}})
 		n.LimitURL(8<<10, status)
 		var log lockedBuffer
 		cfg := quietly(&log, everyone(n.URL()))
@@ -125,7 +125,7 @@ func TestLongListIsSentToTheOlderService(t *testing.T) {
 		require.Equal(t, []int{1000, 1000, 100}, n.FilterSizes())
 		require.Equal(t, 1, strings.Count(log.String(), "subscribe_used"), "a short list fits")
 	}
-	n := network(t, simnet.Config{Events: true})
+	n := network(t, simnet.Config{Serving: simnet.Serving{Events: true}})
 	cfg := everyone(n.URL())
 	cfg.Filter = consumer.Filter{Accounts: dids(10_000)}
 	connect(t, client(t, cfg), oldest)
@@ -140,7 +140,7 @@ func TestLongListIsSentToTheOlderService(t *testing.T) {
 // with it, because its next connection must not expect an anchor of these accounts.
 func TestLongListWithoutTheOlderServiceIsTheWholeNetwork(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Events: true, History: 10})
+	n := network(t, simnet.Config{Serving: simnet.Serving{Events: true}, History: 10})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/subscribe":
@@ -173,7 +173,7 @@ func TestLongListWithoutTheOlderServiceIsTheWholeNetwork(t *testing.T) {
 // first change has an effect at once, later ones no more often than RenewEvery.
 func TestChangedFilterEndsTheConnection(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Events: true})
+	n := network(t, simnet.Config{Serving: simnet.Serving{Events: true}})
 	cfg := everyone(n.URL())
 	cfg.Filter, cfg.RenewEvery = consumer.Filter{Accounts: dids(1)}, time.Hour
 	c := client(t, cfg)
@@ -222,7 +222,7 @@ func (c *requested) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestListThatChangesAllTheTimeCostsWhatIsEstimated(t *testing.T) {
 	t.Parallel()
 	const accounts, changes = 600, 3
-	n := network(t, simnet.Config{Events: true})
+	n := network(t, simnet.Config{Serving: simnet.Serving{Events: true}})
 	var sent requested
 	cfg := everyone(n.URL())
 	cfg.HTTPClient, cfg.Filter = &http.Client{Transport: &sent}, consumer.Filter{Accounts: dids(accounts)}
@@ -262,7 +262,7 @@ func TestListThatChangesAllTheTimeCostsWhatIsEstimated(t *testing.T) {
 // replaces it; a server whose dictionary cannot be used is read uncompressed.
 func TestDictionaryIsTheServers(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Events: true, History: 50})
+	n := network(t, simnet.Config{Serving: simnet.Serving{Events: true}, History: 50})
 	var log lockedBuffer
 	cfg := quietly(&log, everyone(n.URL()))
 	cfg.Compress = true
@@ -307,7 +307,7 @@ func TestDictionaryIsTheServers(t *testing.T) {
 // TestCursorsAreNotMovedSilently requests events that the server has no more, or does not have yet.
 func TestCursorsAreNotMovedSilently(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Events: true, History: 50})
+	n := network(t, simnet.Config{Serving: simnet.Serving{Events: true}, History: 50})
 	first := n.Log().Entries()[0]
 	n.Forget(time.Hour)
 	metrics := prometheus.NewRegistry()
@@ -351,7 +351,8 @@ func TestCursorsAreNotMovedSilently(t *testing.T) {
 func TestServerThatOnlySendsErrorsHasFailed(t *testing.T) {
 	t.Parallel()
 	for _, compress := range []bool{false, true} {
-		broken, up := network(t, simnet.Config{Events: true}), network(t, simnet.Config{Events: true, History: 5})
+		serving := simnet.Serving{Events: true}
+		broken, up := network(t, simnet.Config{Serving: serving}), network(t, simnet.Config{Serving: serving, History: 5})
 		cfg := everyone(broken.URL(), up.URL())
 		cfg.Compress = compress
 		c := client(t, cfg)

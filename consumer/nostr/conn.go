@@ -33,13 +33,21 @@ type conn struct {
 	opening map[string]bool   // those of live that have not had an EOSE
 	from    consumer.Cursor
 	past    past
+	paging
+	notices int
+	authentication
+}
+
+// paging is the page of the past that is being read.
+type paging struct {
 	again   bool   // the events since the beginning of the connection are being read once more
 	sub     string // the subscription of the current page; "": none
 	pages   int
 	refused int // how many times in a row the relay refused the page
-	notices int
+}
 
-	// For a relay that requires authentication.
+// authentication is for a relay that requires it.
+type authentication struct {
 	waiting    map[string]filter // the subscriptions that it refused before that
 	accepted   bool              // it has accepted a response to its challenge
 	challenges int
@@ -51,8 +59,8 @@ const maxChallenges = 10
 
 func newConn(c *Client, ws *socket.Conn, filters []filter, limits limits, from consumer.Cursor) *conn {
 	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, opening: map[string]bool{},
-		waiting: map[string]filter{},
-		decoder: decoder{relays: c.cfg.Endpoints, verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
+		authentication: authentication{waiting: map[string]filter{}},
+		decoder:        decoder{relays: c.cfg.Endpoints, verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
 	for i, f := range filters {
 		f.Limit = 1 // some relays take 0 as their default; there is no date, so late events come too
 		sub := liveSub + strconv.Itoa(i)

@@ -69,8 +69,9 @@ func (n *network) start(relay int, change func(*consumer.Config)) (ended <-chan 
 		Storage: consumer.Storage{Pool: n.pool, Logger: slog.New(slog.DiscardHandler),
 			Enqueue: func(context.Context, pgx.Tx, []schema.Stored, time.Time) error { return nil }, Wanted: wants},
 		// authors' clocks are wrong by days
-		Stream: "nostr-" + strconv.Itoa(relay), Owner: n.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq},
-		BatchInterval: 10 * time.Millisecond, Rewind: 10 * 24 * time.Hour,
+		Stream: "nostr-" + strconv.Itoa(relay), Leasing: consumer.Leasing{Owner: n.t.Name()}, Source: source,
+		Resuming: consumer.Resuming{Start: consumer.Cursor{Kind: consumer.CursorSeq}, Rewind: 10 * 24 * time.Hour},
+		Batching: consumer.Batching{BatchInterval: 10 * time.Millisecond},
 	}
 	if change != nil {
 		change(&cfg)

@@ -39,7 +39,11 @@ type Conn struct {
 	probes   bool        // see Probes
 	stop     func() bool // ends the wait for the context of Next
 
-	// Guarded by the dialer's lock.
+	ending
+}
+
+// ending is what a connection did for its dialer, whose lock guards it.
+type ending struct {
 	served time.Time // when the server began to serve; zero: not yet
 	before int       // failures before that
 	left   bool      // this side ended the connection for its own reasons

@@ -33,7 +33,8 @@ func Feature() feature.Feature {
 }
 
 func (v *Variables) open(core feature.Core) (feature.Parts, error) {
-	parts := feature.Parts{Health: []health.Feature{healthOf(v.ClickHouse != "")}, Workers: (&IndexSegment{}).add}
+	parts := feature.Parts{Workers: (&IndexSegment{}).add}
+	parts.Health = []health.Feature{healthOf(v.ClickHouse != "")}
 	if v.ClickHouse == "" {
 		return parts, nil
 	}

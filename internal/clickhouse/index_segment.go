@@ -43,7 +43,7 @@ const (
 
 // add adds the worker and, with a server, its queue and what adds its jobs.
 func (w *IndexSegment) add(b workers.Bundle) error {
-	w.pool, w.timeout = b.Pool(), b.RescueAfter()
+	w.pool, w.timeout = b.Pool, b.RescueAfter()
 	workers.Add(b, w)
 	if w.index == nil {
 		return nil
@@ -52,7 +52,7 @@ func (w *IndexSegment) add(b workers.Bundle) error {
 	b.Run(func(ctx context.Context, client *river.Client[pgx.Tx]) {
 		for {
 			if err := w.enqueue(ctx, client); err != nil && ctx.Err() == nil && schema.Classify(err) != schema.Transient {
-				b.Log().Error("index_enqueue_failed", "error", err)
+				b.Logger.Error("index_enqueue_failed", "error", err)
 			}
 			if retry.Sleep(ctx, indexInterval) != nil {
 				return

@@ -306,8 +306,8 @@ SET host = $5, cursor = CASE WHEN $7 THEN '' ELSE cursor END, pages = CASE WHEN 
     seen = CASE WHEN $7 THEN 0 ELSE seen END,
     tries = tries + 1, retry_at = now() + $8::interval, problem = $6
 WHERE collection = $1 AND name = $2 AND run = $3 AND pages = $4 AND ended_at IS NULL`
-	return schema.Exec(ctx, db, "record the failed listing of "+l.Name, sql, l.Collection, l.Name, l.Run, l.Pages, l.Host, schema.Text(problem),
-		attempt == Rejected, wait)
+	return schema.Exec(ctx, db, "record the failed listing of "+l.Name, sql, l.Collection, l.Name, l.Run, l.Pages, l.Host,
+		schema.Text(problem), attempt == Rejected, wait)
 }
 
 // AddFollowed adds at most limit followed accounts to a run. It only adds

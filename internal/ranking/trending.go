@@ -154,12 +154,17 @@ type reader struct {
 	text    *searched // nil: any text
 	before  int       // the links on the pages before
 	by      []int64   // the links that q.By shares, in order; nil: any link
-	asked   pending   // what the rows of pending_counts ask for
-	rows    int       // number of rows of pending_counts
 	members []string  // of the watches
-	unread  changes   // the pending changes; nil: counted from the shares
-	posts   []ownPost // of the changes in unread
+	uncounted
 	limits
+}
+
+// uncounted is what the counts do not contain yet.
+type uncounted struct {
+	asked  pending   // what the rows of pending_counts ask for
+	rows   int       // number of rows of pending_counts
+	unread changes   // the pending changes; nil: counted from the shares
+	posts  []ownPost // of the changes in unread
 }
 
 // limits decide how a page is read. They do not affect what is on it.

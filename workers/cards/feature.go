@@ -23,7 +23,7 @@ func Feature() feature.Feature {
 		return feature.Parts{Workers: func(b workers.Bundle) error {
 			var client *card.Client
 			if v.FetchCards && !core.Simulated {
-				client = card.New(card.Config{Turn: hostTurns(b.Pool()), UserAgent: core.UserAgent})
+				client = card.New(card.Config{Turn: hostTurns(b.Pool), UserAgent: core.UserAgent})
 			}
 			add(b, client)
 			return nil
@@ -46,7 +46,7 @@ func (FetchCardArgs) InsertOpts() river.InsertOpts { return jobs.Periodic(queue,
 
 // add adds the worker. Without a client it fetches nothing.
 func add(b workers.Bundle, client *card.Client) {
-	w := &FetchCard{pool: b.Pool(), log: b.Log(), client: client, patience: b.Timeout() / 2}
+	w := &FetchCard{pool: b.Pool, log: b.Logger, client: client, patience: b.JobTimeout / 2}
 	workers.Add(b.Interruptible(), w)
 	b.Queue(queue, 1)
 	if client != nil {

@@ -70,8 +70,10 @@ func (r *fetching) works(id string) (stop func()) {
 	projections := schema.NewProjections(links.Projection())
 	_, err := projections.Register(r.t.Context(), r.pool)
 	require.NoError(r.t, err)
-	client, err := workers.New(workers.Config{Pool: r.pool, Projections: projections, ID: id, Stopping: stopping,
-		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	client, err := workers.New(workers.Config{Shared: workers.Shared{Pool: r.pool, Projections: projections,
+		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()},
+		ID:         id,
+		Processing: workers.Processing{Stopping: stopping},
 		Features: []func(workers.Bundle) error{func(b workers.Bundle) error {
 			links.Add(b, links.Config{})
 			add(b, pages)

@@ -159,9 +159,10 @@ func newBench(t testing.TB, change func(*settings)) *bench {
 	b.author = author{t, pool, lease}
 	api, err := bluesky.New(bluesky.Config{AppView: b.server.URL, Directory: b.server.URL, Retries: []time.Duration{}})
 	require.NoError(t, err)
-	b.settings = &settings{Config: workers.Config{Pool: pool, Projections: b.projections, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
-		Bluesky: api, Process: 4,
-		Queues: []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance}},
+	b.settings = &settings{Config: workers.Config{Shared: workers.Shared{Pool: pool, Projections: b.projections,
+		Logger: slog.New(slog.DiscardHandler), Bluesky: api},
+		ID: t.Name(), Processing: workers.Processing{Process: 4,
+			Queues: []string{jobs.QueueProcess, jobs.QueueNetwork, jobs.QueueMaintenance}}},
 		Lexicons: Config{
 			Folder: os.DirFS("../../internal/lexicon/testdata/lexicons"), Rules: rules.Rules{rules.Layers("example.weir")}, TXT: b.server.noNames,
 		}}

@@ -46,30 +46,30 @@ func Projection(collections []string, queues ...schema.Queue) schema.Projection 
 // Add adds the workers that judge records. They find the schemas of the folder stored when they start: if one
 // of them cannot be used, nothing is changed, and the error names every file with such a schema.
 func Add(b workers.Bundle, cfg Config) {
-	workers.Add(b, &MakeRecordViews{pool: b.Pool(), log: b.Log()})
-	projection := b.Projections().Named(Name)
+	workers.Add(b, &MakeRecordViews{pool: b.Pool, log: b.Logger})
+	projection := b.Projections.Named(Name)
 	if projection == nil {
 		return
 	}
-	shared, patience, interruptible := &catalogs{}, b.Timeout()/2, b.Interruptible()
+	shared, patience, interruptible := &catalogs{}, b.JobTimeout/2, b.Interruptible()
 	if cfg.TXT == nil {
 		cfg.TXT = net.DefaultResolver.LookupTXT
 	}
 	projector := b.Projector(projection.Name)
 	projector.Stages(schema.StageLexicon, schema.StageRules, schema.StageReference)
-	workers.Add(b, &JudgeRecords{Projector: projector, pool: b.Pool(), catalogs: shared, rules: cfg.Rules, judged: projection.Reads})
-	workers.Add(b, &JudgeDependents{pool: b.Pool(), patience: patience})
-	workers.Add(b, &JudgeAccount{pool: b.Pool(), patience: patience})
-	workers.Add(b, &JudgeOutdated{pool: b.Pool(), log: b.Log(), catalogs: shared, patience: patience})
-	workers.Add(b, &CheckParked{pool: b.Pool()})
-	workers.Add(interruptible, &FetchRecord{pool: b.Pool(), api: b.Bluesky(), projections: b.Projections(), fetched: b.Fetched()})
-	workers.Add(interruptible, &ResolveLexicon{pool: b.Pool(), api: b.Bluesky(), txt: cfg.TXT, names: cfg.Resolve})
+	workers.Add(b, &JudgeRecords{Projector: projector, pool: b.Pool, catalogs: shared, rules: cfg.Rules, judged: projection.Reads})
+	workers.Add(b, &JudgeDependents{pool: b.Pool, patience: patience})
+	workers.Add(b, &JudgeAccount{pool: b.Pool, patience: patience})
+	workers.Add(b, &JudgeOutdated{pool: b.Pool, log: b.Logger, catalogs: shared, patience: patience})
+	workers.Add(b, &CheckParked{pool: b.Pool})
+	workers.Add(interruptible, &FetchRecord{pool: b.Pool, api: b.Bluesky, projections: b.Projections, fetched: b.Fetched()})
+	workers.Add(interruptible, &ResolveLexicon{pool: b.Pool, api: b.Bluesky, txt: cfg.TXT, names: cfg.Resolve})
 	b.Every(time.Minute, CheckParkedArgs{})
 	for _, name := range cfg.Resolve {
 		b.Every(resolveInterval, ResolveLexiconArgs{NSID: name})
 	}
 	if !b.ProcessOnly() {
-		b.OnStart(func(ctx context.Context, client *river.Client[pgx.Tx]) error { return cfg.store(ctx, b.Pool(), client) })
+		b.OnStart(func(ctx context.Context, client *river.Client[pgx.Tx]) error { return cfg.store(ctx, b.Pool, client) })
 	}
 }
 

@@ -25,8 +25,8 @@ SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs',
 FROM unnest(ARRAY['com.example.town.bird', 'com.example.town.tree']) AS n`
 	execute(t, pool, add)
 	require.Equal(t, []string{"lexicon"}, strs(t, pool, `SELECT array_to_string(tags, ' ') FROM river_job WHERE kind = 'make_record_views'`))
-	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
-		Queues: []string{jobs.QueueMaintenance}}}
+	made := settings{Config: workers.Config{Shared: workers.Shared{Pool: pool, Logger: slog.New(slog.DiscardHandler)},
+		ID: t.Name(), Processing: workers.Processing{Queues: []string{jobs.QueueMaintenance}}}}
 	made.start(context.Background(), t, &workers.Bundle{})
 	becomes(t, pool, []string{"example.bird", "example.tree"}, `SELECT schema_name || '.' || view_name FROM record_views ORDER BY 1`)
 	require.Empty(t, strs(t, pool, `SELECT text FROM example.tree`))
@@ -58,8 +58,8 @@ SELECT n, jsonb_build_object('lexicon', 1, 'id', n, 'defs',
 	require.NoError(t, err)
 	_, err = queue.Insert(t.Context(), jobs.RunProjection{Name: "nothing"}, nil) // queued after the one that waits
 	require.NoError(t, err)
-	made := settings{Config: workers.Config{Pool: pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
-		Queues: []string{jobs.QueueMaintenance}}}
+	made := settings{Config: workers.Config{Shared: workers.Shared{Pool: pool, Logger: slog.New(slog.DiscardHandler)},
+		ID: t.Name(), Processing: workers.Processing{Queues: []string{jobs.QueueMaintenance}}}}
 	made.start(context.Background(), t, &workers.Bundle{})
 	becomes(t, pool, []string{"0"}, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection' AND finalized_at IS NULL`)
 	require.NoError(t, late.Commit(t.Context()))

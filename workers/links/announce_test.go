@@ -28,7 +28,7 @@ func TestOneProcessAnnouncesALink(t *testing.T) {
 	var clients []*workers.Client
 	for _, id := range []string{"a", "b", "c"} {
 		client := client(t, workers.Config{
-			Pool: r.pool, Projections: registered(t, r.pool), ID: id, Registerer: prometheus.NewRegistry(),
+			Shared: workers.Shared{Pool: r.pool, Projections: registered(t, r.pool), Registerer: prometheus.NewRegistry()}, ID: id,
 		}, Config{})
 		require.NoError(t, client.Start(ctx))
 		clients = append(clients, client)

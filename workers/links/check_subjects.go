@@ -49,8 +49,8 @@ const (
 )
 
 func newCheckSubjects(b workers.Bundle, links *ProcessPosts) *CheckSubjects {
-	return &CheckSubjects{pool: b.Pool(), api: b.Bluesky(), log: b.Log(), links: links, stored: b.Collections(),
-		patience: b.Timeout() / 2, calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
+	return &CheckSubjects{pool: b.Pool, api: b.Bluesky, log: b.Logger, links: links, stored: b.Collections,
+		patience: b.JobTimeout / 2, calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 
 // Work runs until nothing is due, its calls are used up, or its time is up.

@@ -40,8 +40,8 @@ type counter struct {
 }
 
 func newCounter(b workers.Bundle, announced time.Duration) *counter {
-	return &counter{pool: b.Pool(), announcer: announcer{every: announced}, log: b.Log(),
-		took: promauto.With(b.Registerer()).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
+	return &counter{pool: b.Pool, announcer: announcer{every: announced}, log: b.Logger,
+		took: promauto.With(b.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
 			Help:    "Time of a step that brings the ranking's counts up to date, by outcome: counted, failed.",
 			Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12)}, []string{"outcome"})}
 }

@@ -24,8 +24,9 @@ func TestOneOfTheWorkersCounts(t *testing.T) {
 	t.Cleanup(stop)
 	for _, id := range []string{"a", "b"} {
 		client := client(t, workers.Config{
-			Pool: r.pool, Projections: registered(t, r.pool), ID: id,
-			Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"process": id}, registry),
+			Shared: workers.Shared{Pool: r.pool, Projections: registered(t, r.pool),
+				Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"process": id}, registry)},
+			ID: id,
 		}, Config{announced: announceInterval})
 		require.NoError(t, client.Start(ctx))
 		clients = append(clients, client)

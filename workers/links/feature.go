@@ -45,8 +45,8 @@ func (v *Variables) open(core feature.Core) (parts feature.Parts, err error) {
 	}
 	return feature.Parts{Projections: []schema.Projection{Projection()},
 		Pages: []feature.Page{page.Part(cmp.Or(core.Pictures, v.ImageBase))}, Keeps: v.ShareRetention,
-		Relations: ranking.ShareRelations(v.ShareRetention),
-		Compared:  ranking.Compared(), Rebuilt: projectChanged, Health: []health.Feature{ranking.Health()},
+		Relations:  ranking.ShareRelations(v.ShareRetention),
+		Operations: feature.Operations{Compared: ranking.Compared(), Health: []health.Feature{ranking.Health()}}, Rebuilt: projectChanged,
 		Snapshots: []schema.SnapshotTable{ranking.MergesSnapshot(), ranking.BlocksSnapshot()}, Workers: func(b workers.Bundle) error {
 			cfg := Config{
 				Keep:      Retention{Shares: v.ShareRetention, Links: v.LinkRetention, LinksForever: v.LinkRetention == 0},

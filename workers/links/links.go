@@ -29,35 +29,35 @@ type Config struct {
 
 // Add adds the workers of links.
 func Add(b workers.Bundle, cfg Config) {
-	interruptible, patience := b.Interruptible(), b.Timeout()/2
+	interruptible, patience := b.Interruptible(), b.JobTimeout/2
 	posts := newProcessPosts(b)
 	posts.resolves = cfg.Redirects != nil
 	workers.Add(b, posts)
-	workers.Add(b, &CheckCounts{pool: b.Pool(), log: b.Log()})
+	workers.Add(b, &CheckCounts{pool: b.Pool, log: b.Logger})
 	workers.Add(interruptible, newCheckSubjects(b, posts))
-	workers.Add(interruptible, &ResolveLinks{pool: b.Pool(), client: cfg.Redirects, patience: patience, now: time.Now})
-	workers.Add(interruptible, &ReadProfiles{pool: b.Pool(), api: b.Bluesky(), patience: b.Timeout() / 3})
-	workers.Add(interruptible, &VerifyHandles{pool: b.Pool(), api: b.Bluesky(), patience: b.Timeout() / 3})
+	workers.Add(interruptible, &ResolveLinks{pool: b.Pool, client: cfg.Redirects, patience: patience, now: time.Now})
+	workers.Add(interruptible, &ReadProfiles{pool: b.Pool, api: b.Bluesky, patience: b.JobTimeout / 3})
+	workers.Add(interruptible, &VerifyHandles{pool: b.Pool, api: b.Bluesky, patience: b.JobTimeout / 3})
 	b.Every(time.Minute, CheckSubjectsArgs{})
 	b.Every(time.Minute, VerifyHandlesArgs{})
 	b.Later(countsCheckInterval, CheckCountsArgs{})
-	if b.Bluesky() != nil {
+	if b.Bluesky != nil {
 		b.Every(time.Minute, ReadProfilesArgs{})
 	}
 	if cfg.Redirects != nil {
 		b.Every(time.Minute, ResolveLinksArgs{})
 	}
 	b.Run(newCounter(b, cfg.announced).run)
-	expiry := newExpiry(b.Pool(), cfg.Keep)
+	expiry := newExpiry(b.Pool, cfg.Keep)
 	b.Expire(expiry.ensureDays, expiry.expireShares)
 	// A new database needs partitions before its first shares. The expiry makes the later ones.
 	b.OnStart(func(ctx context.Context, _ *river.Client[pgx.Tx]) error {
-		now, err := schema.EarliestTime(ctx, b.Pool(), time.Now())
+		now, err := schema.EarliestTime(ctx, b.Pool, time.Now())
 		if err != nil {
 			return err
 		}
-		if err := ranking.EnsureDays(ctx, b.Pool(), now, expiry.keep.Shares); err != nil && !errors.Is(err, schema.ErrBusy) { // others make them
-			b.Log().Warn("partition_creation_failed", "table", "shares", "error", err)
+		if err := ranking.EnsureDays(ctx, b.Pool, now, expiry.keep.Shares); err != nil && !errors.Is(err, schema.ErrBusy) { // others make them
+			b.Logger.Warn("partition_creation_failed", "table", "shares", "error", err)
 		}
 		return nil
 	})

@@ -68,8 +68,8 @@ type expiring struct {
 func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention, core workers.Retention, stored ...collection.Entry) expiring {
 	t.Helper()
 	b := workers.NewBundle(workers.Config{
-		Pool: pool, Projections: schema.NewProjections(Projection()), Logger: slog.New(slog.DiscardHandler),
-		Collections: collection.Of(stored...),
+		Shared: workers.Shared{Pool: pool, Projections: schema.NewProjections(Projection()), Logger: slog.New(slog.DiscardHandler),
+			Collections: collection.Of(stored...)},
 	})
 	e := newExpiry(pool, keep)
 	b.Expire(e.ensureDays, e.expireShares)
@@ -93,7 +93,7 @@ func newRig(t *testing.T) *rig {
 	n, api := workertest.Network(t, simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour})
 	r := &rig{t: t, net: n, pool: schematest.New(t), api: api}
 	r.client = client(t, workers.Config{
-		Pool: r.pool, Projections: registered(t, r.pool), ID: t.Name(), Bluesky: api,
+		Shared: workers.Shared{Pool: r.pool, Projections: registered(t, r.pool), Bluesky: api}, ID: t.Name(),
 	}, Config{announced: announceInterval})
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, r.client.Start(ctx))

@@ -49,18 +49,18 @@ type ProcessPosts struct {
 const repostCollection = "app.bsky.feed.repost"
 
 func newProcessPosts(b workers.Bundle) *ProcessPosts {
-	f := promauto.With(b.Registerer())
+	f := promauto.With(b.Registerer)
 	seconds := prometheus.ExponentialBuckets(0.005, 1.7, 20)
 	return &ProcessPosts{
 		Projector: b.Projector(Name),
-		pool:      b.Pool(),
+		pool:      b.Pool,
 		delay: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_row_to_ranking_seconds",
 			Help: "Time from the commit of a batch until its links count in the ranking.", Buckets: seconds}),
 		whole: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_event_to_ranking_seconds",
 			Help: "Time from the arrival of a batch's first event until its links count in the ranking.", Buckets: seconds}),
 		find:     link.InPost,
-		patience: b.Timeout() / 2,
-		profiles: b.Bluesky() != nil,
+		patience: b.JobTimeout / 2,
+		profiles: b.Bluesky != nil,
 	}
 }
 

@@ -75,7 +75,8 @@ func worker(pool *pgxpool.Pool) *ProcessPosts {
 }
 
 func measured(pool *pgxpool.Pool, r prometheus.Registerer) *ProcessPosts {
-	return newProcessPosts(workers.NewBundle(workers.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Registerer: r}))
+	return newProcessPosts(workers.NewBundle(workers.Config{Shared: workers.Shared{Pool: pool,
+		Logger: slog.New(slog.DiscardHandler), Registerer: r}}))
 }
 
 func work(ctx context.Context, w *ProcessPosts, rkeys ...string) error {
@@ -306,7 +307,7 @@ func TestJobIsProcessedThroughTheQueue(t *testing.T) {
 	pool := schematest.New(t)
 	a := newAuthor(t, pool)
 	log := slog.New(slog.DiscardHandler)
-	client := client(t, workers.Config{Pool: pool, Projections: registered(t, pool), ID: "test"}, Config{})
+	client := client(t, workers.Config{Shared: workers.Shared{Pool: pool, Projections: registered(t, pool)}, ID: "test"}, Config{})
 	done, cancel := client.Subscribe(river.EventKindJobCompleted, river.EventKindJobFailed)
 	defer cancel()
 	require.NoError(t, client.Start(t.Context()))

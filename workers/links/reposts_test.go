@@ -173,7 +173,7 @@ func TestEditedPostChangesTheSharesOfAllWhoRepostedIt(t *testing.T) {
 	c.project("a/1")
 	require.Zero(t, c.counts(c.news))
 	require.NoError(t, projectChanged(t.Context(), workers.NewBundle(workers.Config{
-		Pool: c.pool, Logger: slog.New(slog.DiscardHandler), Projections: schema.NewProjections(Projection()),
+		Shared: workers.Shared{Pool: c.pool, Logger: slog.New(slog.DiscardHandler), Projections: schema.NewProjections(Projection())},
 	})))
 	require.Equal(t, []string{"a/1 post " + other, "b/r1 repost " + other, "c/1 quote " + other}, c.sharing())
 	require.Equal(t, c.sharing(), c.rows(`SELECT replace(s.did, 'did:plc:', '') || '/' || s.rkey || ' ' || s.how || ' ' || l.url

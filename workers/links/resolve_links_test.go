@@ -82,7 +82,7 @@ func newResolvingWithin(t *testing.T, timeout time.Duration) (*rig, author, *sho
 	projections := registered(t, r.pool)
 	a := newAuthor(t, r.pool)
 	r.client = client(t, workers.Config{
-		Pool: r.pool, Projections: projections, ID: "w", JobTimeout: timeout, Registerer: prometheus.NewRegistry(),
+		Shared: workers.Shared{Pool: r.pool, Projections: projections, JobTimeout: timeout, Registerer: prometheus.NewRegistry()}, ID: "w",
 	}, Config{Redirects: asks})
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(func() { stop(); <-r.client.Stopped() })

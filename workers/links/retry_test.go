@@ -37,7 +37,8 @@ func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 	require.NoError(t, work(t.Context(), w, "1", "2", "3"))
 	a.delete("3", "2")
 	execute(t, pool, `ALTER TABLE links ADD CONSTRAINT strict CHECK (url <> 'https://y.example/')`)
-	c := client(t, workers.Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: nobody}, Config{})
+	c := client(t, workers.Config{Shared: workers.Shared{Pool: pool, Projections: registered(t, pool), Bluesky: nobody},
+		ID: t.Name()}, Config{})
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, c.Start(ctx))
 	t.Cleanup(func() {

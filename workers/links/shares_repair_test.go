@@ -39,8 +39,9 @@ func TestAuditComparesTheLedger(t *testing.T) {
 			Key: key, Link: link.Link{Identity: rkey, URL: rkey}, How: "post", SharedAt: now,
 		}}, now))
 	}
-	a := workers.Auditor{Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day,
-		Collections: collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day})}
+	a := workers.Auditor{Shared: workers.Shared{Pool: r.pool, Bluesky: r.api, Projections: registered(t, r.pool),
+		Logger: slog.New(slog.DiscardHandler), Collections: collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day})},
+		Window: day}
 	for _, repair := range []bool{false, true, true} {
 		a.Repair = repair
 		sum, faults, err := a.Audit(t.Context())
@@ -81,7 +82,8 @@ func TestAuditComparesProjectedSubjects(t *testing.T) {
 	r.execute(`UPDATE subjects SET fetched_at = now(), fetch_at = now() + interval '15 minutes', links = '{1}' WHERE rkey = $1`, fetched)
 	r.execute(`UPDATE subjects SET fetched_at = now(), fetch_at = NULL, shown = false WHERE rkey = $1`, hidden)
 	a := workers.Auditor{
-		Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day,
+		Shared: workers.Shared{Pool: r.pool, Bluesky: r.api, Projections: registered(t, r.pool), Logger: slog.New(slog.DiscardHandler)},
+		Window: day,
 		Repair: true,
 	}
 	sum, faults, err := a.Audit(t.Context())

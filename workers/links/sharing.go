@@ -18,6 +18,18 @@ type sharing struct {
 	worker  *ProcessPosts
 	db      schema.Lookups
 	records int // number of stored records
+	readRecords
+	written  bool         // a transaction has committed
+	foundBy  []schema.Key // the subjects by which the records were found; nil: the job names the records
+	subjects ranking.Subjects
+	due      bool // a subject must be fetched now, or has changed
+	short    bool // a link of a shortener is new
+	unread   bool // the profile of an account was never read
+	failures []workers.Failure
+}
+
+// readRecords is what was read of the records.
+type readRecords struct {
 	// the shares that the records themselves contain; only for records that wait, or have or had shares
 	shares      map[schema.Key][]ranking.Share
 	through     map[schema.Key]ranking.Through // reposts and quotes, without their links
@@ -27,20 +39,13 @@ type sharing struct {
 	reprojected []schema.Key                   // the records that had shares, or were changed
 	revs        map[schema.Key]string          // the revision projected
 	changed     map[schema.Key]bool            // the records that changed after they were read
-	written     bool                           // a transaction has committed
-	foundBy     []schema.Key                   // the subjects by which the records were found; nil: the job names the records
-	subjects    ranking.Subjects
-	due         bool // a subject must be fetched now, or has changed
-	short       bool // a link of a shortener is new
-	unread      bool // the profile of an account was never read
-	failures    []workers.Failure
 }
 
 // newSharing returns a sharing for a job with a number of records.
 func newSharing(w *ProcessPosts, records int) *sharing {
-	return &sharing{worker: w, db: schema.NewLookups(w.pool, records), shares: map[schema.Key][]ranking.Share{},
+	return &sharing{worker: w, db: schema.NewLookups(w.pool, records), readRecords: readRecords{shares: map[schema.Key][]ranking.Share{},
 		through: map[schema.Key]ranking.Through{}, originals: map[schema.Key]link.Subject{},
-		waited: map[schema.Key]bool{}, shared: map[schema.Key]bool{}, changed: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
+		waited: map[schema.Key]bool{}, shared: map[schema.Key]bool{}, changed: map[schema.Key]bool{}, revs: map[schema.Key]string{}}}
 }
 
 // read reads the records, and which of them have shares or wait.

@@ -54,8 +54,9 @@ func Feature() feature.Feature {
 			return feature.Parts{}, err
 		}
 		return feature.Parts{
-			Sources: []feature.Source{r.source()}, Network: r, Hooks: []schema.Hook{directory.Hook()}, Health: []health.Feature{directory.Health()},
-			Pages: []feature.Page{page.Part()}, Workers: r.work,
+			Sources: []feature.Source{r.source()}, Network: r, Hooks: []schema.Hook{directory.Hook()},
+			Operations: feature.Operations{Health: []health.Feature{directory.Health()}},
+			Pages:      []feature.Page{page.Part()}, Workers: r.work,
 		}, nil
 	}}
 }
@@ -131,10 +132,10 @@ func (r *relays) wire(relays []string) consumer.Wire { return source.Wire(r.veri
 
 // work adds the workers.
 func (r *relays) work(b workers.Bundle) error {
-	interruptible, patience := b.Interruptible(), b.Timeout()/3
+	interruptible, patience := b.Interruptible(), b.JobTimeout/3
 	workers.Add(interruptible, &ReadAuthors{relays: r, window: b.Window(), patience: patience})
 	workers.Add(interruptible, &ReadRelays{relays: r, most: 4 * mostBackfilled, window: b.Window(), patience: patience})
-	workers.Add(interruptible, &AuditRelays{relays: r, patience: b.Timeout()})
+	workers.Add(interruptible, &AuditRelays{relays: r, patience: b.JobTimeout})
 	if r.Check() == nil {
 		b.Every(time.Minute, ReadAuthorsArgs{})
 		b.Every(time.Minute, ReadRelaysArgs{})

@@ -110,7 +110,8 @@ func (r *relays) configured() []string {
 	return all
 }
 
-// requested returns what stores events of the accounts that are followed now. Requests to vanish take effect whatever relay they name: the reader yields only those that name the relay that they come from.
+// requested returns what stores events of the accounts that are followed now. Requests to vanish take effect
+// whatever relay they name: the reader yields only those that name the relay that they come from.
 func (r *relays) requested(ctx context.Context) (*consumer.Retry, error) {
 	retry, err := r.Requested(ctx)
 	if err == nil {

@@ -27,7 +27,8 @@ func network(t *testing.T, a simnet.Archive) *simnet.Net {
 	if a.BlockEvents == 0 {
 		a.BlockEvents, a.SegmentBlocks = 50, 4
 	}
-	n, err := simnet.New(simnet.Config{Seed: 3, Accounts: 30, Follows: 10, History: 1500, HistorySpan: 3 * time.Hour, Archive: &a})
+	n, err := simnet.New(simnet.Config{Seed: 3, Accounts: 30, Follows: 10, History: 1500, HistorySpan: 3 * time.Hour,
+		Serving: simnet.Serving{Archive: &a}})
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)

@@ -225,7 +225,7 @@ func restoreRun(
 ) (changed []schema.Key, err error) {
 	var writes []schema.Write
 	var deletions []schema.Deletion
-	b := schema.Batch{Hooks: []schema.Hook{Hook("")}}
+	b := schema.Batch{Committer: schema.Committer{Hooks: []schema.Hook{Hook("")}}}
 	for i := range events {
 		e := &events[i]
 		if e.Commit == nil {

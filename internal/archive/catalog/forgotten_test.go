@@ -24,7 +24,8 @@ func TestDeletedAccountIsForgotten(t *testing.T) {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			_, err := (&schema.Batch{
-				Statuses: []schema.Status{{DID: did, Status: status, At: at, Sent: sent}}, Hooks: []schema.Hook{catalog.Hook("")},
+				Statuses:  []schema.Status{{DID: did, Status: status, At: at, Sent: sent}},
+				Committer: schema.Committer{Hooks: []schema.Hook{catalog.Hook("")}},
 			}).Apply(t.Context(), tx, schema.Lease{})
 			return err
 		}))

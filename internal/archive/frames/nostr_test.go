@@ -54,8 +54,9 @@ func (n *network) reads(hook consumer.FrameHook) {
 		c, err := consumer.New(consumer.Config{
 			Storage: consumer.Storage{Pool: n.pool, Frames: hook, Logger: slog.New(slog.DiscardHandler), Enqueue: enqueuesNothing,
 				Wanted: func(string) bool { return false }},
-			Stream: "nostr-" + strconv.Itoa(relay), Owner: n.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq},
-			BatchInterval: 10 * time.Millisecond,
+			Stream: "nostr-" + strconv.Itoa(relay), Leasing: consumer.Leasing{Owner: n.t.Name()}, Source: source,
+			Resuming: consumer.Resuming{Start: consumer.Cursor{Kind: consumer.CursorSeq}},
+			Batching: consumer.Batching{BatchInterval: 10 * time.Millisecond},
 		})
 		require.NoError(n.t, err)
 		ctx, stop := context.WithCancel(n.t.Context())

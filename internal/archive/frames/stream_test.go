@@ -37,7 +37,7 @@ type stream struct {
 
 func newStream(t *testing.T, relay bool, events int) *stream {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 3, Accounts: 100, History: events, Events: true})
+	n, err := simnet.New(simnet.Config{Seed: 3, Accounts: 100, History: events, Serving: simnet.Serving{Events: true}})
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
@@ -66,7 +66,9 @@ func (s *stream) start(change func(*consumer.Config)) (ended <-chan error, cance
 	require.NoError(s.t, err)
 	cfg := consumer.Config{
 		Storage: consumer.Storage{Pool: s.pool, Logger: slog.New(slog.DiscardHandler), Enqueue: enqueuesNothing, Wanted: wantsPosts},
-		Stream:  "s", Owner: s.t.Name(), Source: source, Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond,
+		Stream:  "s", Leasing: consumer.Leasing{Owner: s.t.Name()}, Source: source,
+		Resuming: consumer.Resuming{Start: consumer.Cursor{Kind: consumer.CursorSeq}},
+		Batching: consumer.Batching{BatchInterval: 10 * time.Millisecond},
 	}
 	change(&cfg)
 	c, err := consumer.New(cfg)

@@ -86,9 +86,9 @@ func (v *Variables) open(core feature.Core) (feature.Parts, error) {
 		return feature.Parts{}, err
 	}
 	forget := time.Duration(v.Forget)
-	parts := feature.Parts{Health: []health.Feature{Health(forget)},
+	parts := feature.Parts{Operations: feature.Operations{Health: []health.Feature{Health(forget)},
 		Uncompared: []compare.Rows{{Table: "tombstones", Where: `EXISTS (SELECT FROM forgotten AS f WHERE f.did = k.did)`,
-			Why: "those of accounts that the archive has forgotten, with their deletions"}},
+			Why: "those of accounts that the archive has forgotten, with their deletions"}}},
 		Hooks: []schema.Hook{catalog.Hook("")}} // what was archived before must still be forgotten
 	parts.Workers = func(b workers.Bundle) error {
 		if store == nil {
@@ -98,7 +98,7 @@ func (v *Variables) open(core feature.Core) (feature.Parts, error) {
 		if err != nil {
 			return err
 		}
-		sum := sha256.Sum256([]byte(store.String() + b.Pool().Config().ConnString()))
+		sum := sha256.Sum256([]byte(store.String() + b.Pool.Config().ConnString()))
 		return Add(b, Config{
 			Store: store, Spool: filepath.Join(os.TempDir(), "weir-archive-"+hex.EncodeToString(sum[:8])), Bytes: 64 << 20, Age: v.Interval,
 			Remember: remember, Forget: forget, Strip: source(core, store).Strip, Snapshots: core.Snapshots(),

@@ -52,18 +52,18 @@ func workerOf[T river.JobArgs](pool *pgxpool.Pool, log *slog.Logger, cfg Config)
 // Add adds the archive's workers, its queues, and what adds its jobs.
 func Add(b workers.Bundle, cfg Config) error {
 	cfg.timeout = b.RescueAfter()
-	workers.Add(b, &SealSegment{workerOf[SealSegmentArgs](b.Pool(), b.Log(), cfg)})
-	workers.Add(b, &SyncSegment{workerOf[SyncSegmentArgs](b.Pool(), b.Log(), cfg)})
-	workers.Add(b, &SnapshotArchive{pool: b.Pool(), tables: cfg.Snapshots})
-	workers.Add(b, &ForgetSegment{workerOf[ForgetSegmentArgs](b.Pool(), b.Log(), cfg)})
-	workers.Add(b, &ListForgotten{workerOf[ListForgottenArgs](b.Pool(), b.Log(), cfg)})
-	workers.Add(b, &SweepArchive{workerOf[SweepArchiveArgs](b.Pool(), b.Log(), cfg), time.Now})
+	workers.Add(b, &SealSegment{workerOf[SealSegmentArgs](b.Pool, b.Logger, cfg)})
+	workers.Add(b, &SyncSegment{workerOf[SyncSegmentArgs](b.Pool, b.Logger, cfg)})
+	workers.Add(b, &SnapshotArchive{pool: b.Pool, tables: cfg.Snapshots})
+	workers.Add(b, &ForgetSegment{workerOf[ForgetSegmentArgs](b.Pool, b.Logger, cfg)})
+	workers.Add(b, &ListForgotten{workerOf[ListForgottenArgs](b.Pool, b.Logger, cfg)})
+	workers.Add(b, &SweepArchive{workerOf[SweepArchiveArgs](b.Pool, b.Logger, cfg), time.Now})
 	if cfg.Store == nil {
 		return nil
 	}
 	b.Queue(queueArchive, 2) // one job may seal while the other waits for the store
 	b.Run(func(ctx context.Context, client *river.Client[pgx.Tx]) {
-		(&archiver{pool: b.Pool(), log: b.Log(), client: client, archive: cfg}).run(ctx)
+		(&archiver{pool: b.Pool, log: b.Logger, client: client, archive: cfg}).run(ctx)
 	})
 	return nil
 }

@@ -20,8 +20,8 @@ func TestAddedWorkersFillTheStore(t *testing.T) {
 	a.add(20)
 	cfg := a.archive
 	cfg.Age = time.Millisecond
-	client, err := workers.New(workers.Config{Pool: a.pool, ID: t.Name(), Logger: slog.New(slog.DiscardHandler),
-		Features: []func(workers.Bundle) error{func(b workers.Bundle) error { return Add(b, cfg) }}})
+	client, err := workers.New(workers.Config{Shared: workers.Shared{Pool: a.pool, Logger: slog.New(slog.DiscardHandler)},
+		ID: t.Name(), Features: []func(workers.Bundle) error{func(b workers.Bundle) error { return Add(b, cfg) }}})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	require.NoError(t, client.Start(ctx))

@@ -141,7 +141,7 @@ WHERE a.did = $1`, a)[0]
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			_, err := (&schema.Batch{
-				Hooks: []schema.Hook{directory.Hook()}, Erasures: []schema.Erasure{{DID: a, Rev: rev, At: now}},
+				Committer: schema.Committer{Hooks: []schema.Hook{directory.Hook()}}, Erasures: []schema.Erasure{{DID: a, Rev: rev, At: now}},
 			}).Apply(t.Context(), tx, schema.Lease{})
 			return err
 		}))

@@ -100,7 +100,7 @@ func TestCallEndsBeforeItsResponseIsRead(t *testing.T) {
 func TestRateLimitIsSentAndEnforced(t *testing.T) {
 	t.Parallel()
 	opened := time.Now().Truncate(time.Second)
-	n := network(t, simnet.Config{Seed: 8, Rate: simnet.Rate{Calls: 3, Window: time.Hour}})
+	n := network(t, simnet.Config{Seed: 8, Access: simnet.Access{Rate: simnet.Rate{Calls: 3, Window: time.Hour}}})
 	hub := n.Hub().DID
 	for left := 2; left >= 0; left-- {
 		r := call(t, n, getFollows, "actor", hub)
@@ -130,7 +130,7 @@ func TestRateLimitIsSentAndEnforced(t *testing.T) {
 
 func TestLatencyIsTheMinimumOfACall(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 8, Latency: 30 * time.Millisecond})
+	n := network(t, simnet.Config{Seed: 8, Access: simnet.Access{Latency: 30 * time.Millisecond}})
 	call(t, n, getFollows, "actor", n.Hub().DID)
 	first := n.Calls()[0]
 	require.GreaterOrEqual(t, first.End.Sub(first.At), 30*time.Millisecond)

@@ -57,7 +57,7 @@ func TestV1ServerAcceptsOnlyTimes(t *testing.T) {
 
 func TestTimeCursorMayStartEarlier(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 1, History: 24 * 60, Coarse: time.Hour})
+	n := network(t, simnet.Config{Seed: 1, History: 24 * 60, Serving: simnet.Serving{Coarse: time.Hour}})
 	entries := n.Log().Entries()
 	c := dial(t, n, "cursor", digits(entries[700].TimeUS))
 	first := *c.next().Cursor
@@ -108,7 +108,7 @@ func TestMalformedCursorIsRefused(t *testing.T) {
 
 func TestOldCursorsAreClamped(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 1, History: 24 * 60, Lookback: time.Hour})
+	n := network(t, simnet.Config{Seed: 1, History: 24 * 60, Serving: simnet.Serving{Lookback: time.Hour}})
 	entries := n.Log().Entries()
 	for _, cursor := range []int64{0, 1, entries[3].Seq, entries[3].TimeUS} {
 		c := dial(t, n, "cursor", digits(cursor))

@@ -56,7 +56,7 @@ func (c *client) payload() payload {
 
 func TestEventsAreTheLog(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, History: 200, Events: true, Mix: simnet.MixNetwork})
+	n := network(t, simnet.Config{Seed: 4, History: 200, Serving: simnet.Serving{Events: true}, Mix: simnet.MixNetwork})
 	found, err := n.FindMissed(n.Hub().DID, "found")
 	require.NoError(t, err)
 	c, _ := dialEvents(t, n, "cursor", digits(n.Log().Entries()[0].Seq))
@@ -82,7 +82,7 @@ func TestEventsAreTheLog(t *testing.T) {
 
 func TestEventsAreFilteredByKind(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, Events: true})
+	n := network(t, simnet.Config{Seed: 4, Serving: simnet.Serving{Events: true}})
 	did := n.Hub().DID
 	_, err := n.FindMissed(did, "found")
 	require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestEventsAreFilteredByKind(t *testing.T) {
 // TestEventsAreRefused covers the errors before the upgrade.
 func TestEventsAreRefused(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, History: 50, Events: true})
+	n := network(t, simnet.Config{Seed: 4, History: 50, Serving: simnet.Serving{Events: true}})
 	first := n.Forget(time.Hour)
 	for _, c := range []struct {
 		pairs  []string
@@ -138,7 +138,7 @@ func TestEventsAreRefused(t *testing.T) {
 
 func TestEventsAcceptNoMessage(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, Events: true})
+	n := network(t, simnet.Config{Seed: 4, Serving: simnet.Serving{Events: true}})
 	c, _ := dialEvents(t, n)
 	require.NoError(t, c.conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"options_update","payload":{}}`)))
 	_, err := c.ending()
@@ -147,7 +147,7 @@ func TestEventsAcceptNoMessage(t *testing.T) {
 
 func TestEventsAreRenumberedAndEndWithErrors(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, History: 10, Events: true})
+	n := network(t, simnet.Config{Seed: 4, History: 10, Serving: simnet.Serving{Events: true}})
 	last := n.Log().Last()
 	do(t, n, simnet.Renumber)
 	c, _ := dialEvents(t, n, "cursor", digits(last.Seq-4))

@@ -52,7 +52,7 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 // client without notifying it.
 func TestStallIsSilenceUntilTheServerStops(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 6, WriteLimit: time.Second})
+	n := network(t, simnet.Config{Seed: 6, Serving: simnet.Serving{WriteLimit: time.Second}})
 	c := dial(t, n)
 	do(t, n, simnet.Stall)
 	require.Equal(t, 1, n.Fired()[simnet.Stall])

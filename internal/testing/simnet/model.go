@@ -81,21 +81,42 @@ const firstSeq = 100_001
 
 // model generates events: the same seed gives the same events.
 type model struct {
-	rng      *rand.Rand
-	mix      []share
-	accounts []*person
-	zipf     *rand.Zipf
-	recent   []reference // posts, the latest few thousand
-	likes    []reference
-	reposts  []reference
-	stories  []*story
+	rng     *rand.Rand
+	mix     []share
+	zipf    *rand.Zipf
+	recent  []reference // posts, the latest few thousand
+	likes   []reference
+	reposts []reference
+	stories []*story
 
+	phrases
+	clocks
+	population
+
+	same    *Entry   // the event whose commit may get one more operation
+	author  *person  // of that event
+	pending []*Entry // events by hand, not in the log yet
+}
+
+// population is the accounts.
+type population struct {
+	accounts []*person
+	people   map[string]*person // all accounts ever created, by DID
+	births   *births
+	born     int // accounts so far
+}
+
+// phrases are what accounts write about.
+type phrases struct {
 	sites            []site
 	told             map[string]int // how many stories have a host and title
 	topics           map[string]topic
 	chatter, remarks []string
 	first, last      []string // names
+}
 
+// clocks are the times and numbers of the events.
+type clocks struct {
 	now     time.Time     // of the last event
 	later   time.Duration // how far all accounts' clocks are ahead of now
 	ahead   time.Duration // of the server's clock
@@ -103,21 +124,14 @@ type model struct {
 	unique  int64         // the last unique time, µs
 	lastTID int64
 	seq     int64
-	same    *Entry  // the event whose commit may get one more operation
-	author  *person // of that event
-	born    int     // accounts so far
-
-	people  map[string]*person // all accounts ever created, by DID
-	births  *births
-	pending []*Entry // events by hand, not in the log yet
 }
 
 func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
 	rng := rand.New(rand.NewPCG(seed, 0x77656972))
 	m := &model{rng: rng, mix: mix.shares(), zipf: rand.NewZipf(rng, 1.15, 12, uint64(accounts-1)),
-		told: map[string]int{}, sites: sites(), topics: topics(), chatter: chatter(), remarks: remarks(),
-		first: firstNames(), last: lastNames(), now: start, seq: firstSeq - 1,
-		people: map[string]*person{}, births: &births{}}
+		phrases: phrases{told: map[string]int{}, sites: sites(), topics: topics(), chatter: chatter(), remarks: remarks(),
+			first: firstNames(), last: lastNames()}, clocks: clocks{now: start, seq: firstSeq - 1},
+		population: population{people: map[string]*person{}, births: &births{}}}
 	for range accounts {
 		m.accounts = append(m.accounts, m.join())
 	}

@@ -35,6 +35,14 @@ type Config struct {
 	HistorySpan time.Duration // period of these events; 24 h when zero
 	Start       time.Time     // end of the history; now when zero
 
+	Serving
+	Follows int // number of accounts that the hub follows; when zero 342, or all if there are fewer
+	Access
+	Logger *slog.Logger
+}
+
+// Serving is how the servers of the streams behave.
+type Serving struct {
 	Events     bool          // the Jetstream server also has subscribeEvents, unless its generation is V1
 	Lookback   time.Duration // how far back a cursor reaches; 0: no limit
 	Relay      Relay         // of the relay's cursors
@@ -43,18 +51,17 @@ type Config struct {
 	PingEvery  time.Duration // 30 s when zero
 	WriteLimit time.Duration // a client that takes longer to read a frame or to return a pong is cut off; 5 s when zero
 	CloseLimit time.Duration // how long clients have to reply to the close frame of a stop; 1 s when zero
+	Dictionary []byte        // a zstd dictionary; that of real servers when nil
+}
 
-	Follows int // number of accounts that the hub follows; when zero 342, or all if there are fewer
-
+// Access is who may make XRPC calls, and how fast they are.
+type Access struct {
 	Password      string        // the app password of every account; see Password
 	TokenLife     time.Duration // of access tokens; 2 h when zero
 	ExpiredStatus int           // status for expired tokens; 401 when zero; the network's PDSs return 400
 	RequireLogin  bool          // refuse app.bsky calls without a session, like a PDS
 	Rate          Rate          // of XRPC calls; see SetRate
 	Latency       time.Duration // of XRPC calls; see SetLatency
-
-	Dictionary []byte // a zstd dictionary; that of real servers when nil
-	Logger     *slog.Logger
 }
 
 // Net is a simulated network and its server.
@@ -65,20 +72,32 @@ type Net struct {
 	mu    sync.Mutex // guards the model: it generates one event at a time
 	model *model
 
+	stream
+	relay   relay
+	archive archive
+	k256    *k256
+	events  events
+
+	index *index
+	hub   string // DID
+	services
+
+	address atomic.Pointer[string] // of the latest start
+	running
+}
+
+// stream is the state of the Jetstream server.
+type stream struct {
 	shift   atomic.Int64 // added to every sequence number of a renumbered server
 	floor   atomic.Int64 // position in the log of the oldest event served
 	refuse  atomic.Bool
 	fired   firedCounts
 	filters filters
 	encoder *zstd.Encoder
+}
 
-	relay   relay
-	archive archive
-	k256    *k256
-	events  events
-
-	index      *index
-	hub        string // DID
+// services is the state of the AppView and the PDS.
+type services struct {
 	sessions   sessions
 	limiter    limiter
 	calls      calls
@@ -86,9 +105,10 @@ type Net struct {
 	listings   atomic.Pointer[index] // of the calls about who follows whom; nil: the current index
 	feedsHeld  atomic.Int64          // µs; feeds omit records created later; 0: they omit none
 	callFaults callFaults
+}
 
-	address atomic.Pointer[string] // of the latest start
-
+// running is what a start makes and a stop ends.
+type running struct {
 	life     sync.Mutex     // guards the fields below
 	port     *loopback.Port // of the latest start; reserved while the server is down, too
 	listener *listener

@@ -163,7 +163,7 @@ func login(t *testing.T, n *simnet.Net, identifier string) (access, refresh stri
 func TestSessionsAreOpenedRefreshedAndExpire(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{0, http.StatusBadRequest} {
-		n := network(t, simnet.Config{Seed: 5, RequireLogin: true, ExpiredStatus: status})
+		n := network(t, simnet.Config{Seed: 5, Access: simnet.Access{RequireLogin: true, ExpiredStatus: status}})
 		if status == 0 {
 			status = http.StatusUnauthorized
 		}
@@ -198,7 +198,7 @@ func TestSessionsAreOpenedRefreshedAndExpire(t *testing.T) {
 
 func TestWrongPasswordIsRefused(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 5, Password: "correct-horse", TokenLife: time.Nanosecond})
+	n := network(t, simnet.Config{Seed: 5, Access: simnet.Access{Password: "correct-horse", TokenLife: time.Nanosecond}})
 	require.Equal(t, "correct-horse", n.Password())
 	open := func(body string) reply {
 		return send(t, http.MethodPost, n.PDSURL()+"/xrpc/"+createSession, "", body)

@@ -208,7 +208,7 @@ func TestRelayCursors(t *testing.T) {
 	for _, relay := range []simnet.Relay{{}, {Inclusive: true}, {Silent: true}, {Silent: true, Inclusive: true}} {
 		t.Run(fmt.Sprintf("%+v", relay), func(t *testing.T) {
 			t.Parallel()
-			n := network(t, simnet.Config{Seed: 6, History: 50, Relay: relay})
+			n := network(t, simnet.Config{Seed: 6, History: 50, Serving: simnet.Serving{Relay: relay}})
 			all := subscribeRepos(t, n, "?cursor=0").until(n)
 			middle, last := all[20], all[len(all)-1].seq()
 			first := subscribeRepos(t, n, fmt.Sprint("?cursor=", middle.seq())).next()

@@ -71,13 +71,14 @@ func TestAnyDictionaryCanBeServed(t *testing.T) {
 	other := bytes.Clone(dictionary.V1)
 	other[4] ^= 0xff // its ID
 	for _, dict := range [][]byte{dictionary.V1, other} {
-		requireCompressed(t, network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 1000, Dictionary: dict}), dict)
+		requireCompressed(t, network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 1000,
+			Serving: simnet.Serving{Dictionary: dict}}), dict)
 	}
 }
 
 func TestInvalidDictionaryIsRefused(t *testing.T) {
 	t.Parallel()
-	_, err := simnet.New(simnet.Config{Dictionary: []byte("not a dictionary")})
+	_, err := simnet.New(simnet.Config{Serving: simnet.Serving{Dictionary: []byte("not a dictionary")}})
 	require.ErrorContains(t, err, "dictionary")
 }
 
@@ -92,7 +93,8 @@ func TestTwoCompressionsAtOnceAreRefused(t *testing.T) {
 
 func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: patience})
+	n := network(t, simnet.Config{Seed: 4,
+		Serving: simnet.Serving{PingEvery: 5 * time.Millisecond, WriteLimit: patience}})
 	pings := make(chan struct{}, 100)
 	alive := dialWith(t, n, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
 		select {
@@ -105,7 +107,8 @@ func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 	for range 5 {
 		<-pings
 	}
-	impatient := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: 100 * time.Millisecond})
+	impatient := network(t, simnet.Config{Seed: 4,
+		Serving: simnet.Serving{PingEvery: 5 * time.Millisecond, WriteLimit: 100 * time.Millisecond}})
 	mute := dialWith(t, impatient, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { return false }})
 	frames, err := mute.ending()
 	require.Zero(t, frames)
@@ -193,7 +196,7 @@ func TestStopClosesEveryClient(t *testing.T) {
 // has disconnected. Otherwise it would take minutes here.
 func TestStopEndsWithItsLastClient(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, CloseLimit: 2 * patience})
+	n := network(t, simnet.Config{Seed: 4, Serving: simnet.Serving{CloseLimit: 2 * patience}})
 	for range 3 {
 		events := dial(t, n).pump()
 		stopped := make(chan struct{})
@@ -227,7 +230,7 @@ func TestNetworkThatWasNeverStartedCannotRestart(t *testing.T) {
 // end without reading.
 func TestSlowClientIsCutOffWithoutACloseFrame(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, WriteLimit: 100 * time.Millisecond})
+	n := network(t, simnet.Config{Seed: 4, Serving: simnet.Serving{WriteLimit: 100 * time.Millisecond}})
 	n.Inject(make([]byte, 40<<20)) // more than the buffers between the two hold
 	slow := dial(t, n, "cursor", "0")
 	eventually.True(t, func() bool {

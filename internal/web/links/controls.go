@@ -35,17 +35,18 @@ type controls struct {
 	Kept      []hiddenField // hidden fields of the filters' form
 	Searching []hiddenField // hidden fields of the search form
 	Feeds     []web.Alternate
-	Text      string
-	Domain    string
-	By        string
+	filters
 }
+
+// filters are the texts that the forms show.
+type filters struct{ Text, Domain, By string }
 
 // formFields are the parameters that the filters' form sets.
 func formFields() []string { return []string{"watch", "at_least", "domain", "by"} }
 
 func (s *Server) newControls(v View, watches []choice, networks []ranking.Network) controls {
 	q := v.Query
-	c := controls{Watches: watches, Kept: kept(v, formFields()...), Searching: kept(v, "text"), Text: q.Text, Domain: q.Site, By: q.By}
+	c := controls{Watches: watches, Kept: kept(v, formFields()...), Searching: kept(v, "text"), filters: filters{q.Text, q.Site, q.By}}
 	for _, w := range windows() {
 		c.Windows = append(c.Windows, choice{Name: w.Name, Title: say("window_link", w.Words), Current: w == v.window,
 			Href: RankingHref(v.with(func(v *View) { v.window = w }))})

@@ -18,18 +18,23 @@ type pageView struct {
 	Compact  bool
 	Now      string // excluded from the version of the page
 	AsOf     *web.Timestamp
-	Stream   string // the address of the stream of its changes; empty: it has none
-	Reload   string
 	State    streamState
 	Statuses []web.Status
 	Gaps     []gapView
 	Links    []linkView
 	Empty    *emptyView // set if there are no links
-	First    string     // address of the first page; empty on that page
-	Next     string     // address of the next page
-	API      string
+	pageAddresses
 
 	SubjectInterval string // how often the posts of accounts that are not followed are fetched again; empty: everybody counts
+}
+
+// pageAddresses are where a page of the ranking leads to.
+type pageAddresses struct {
+	Stream string // of its changes; empty: it has none
+	Reload string
+	First  string // of the first page; empty on that page
+	Next   string // of the next page
+	API    string
 }
 
 func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
@@ -67,8 +72,9 @@ func (s *Server) newPage(data *pageData) pageView {
 	page := pageView{
 		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Window: v.window, Subtitle: subtitle(data, v),
 		Controls: s.newControls(v, data.watches, data.networks), Compact: v.density == compact,
-		AsOf: web.NewTimestamp(data.at.Truncate(time.Minute), data.at), Reload: RankingHref(v), State: newState(data.coverage, data.at),
-		Statuses: web.NewStatuses(data.streams, data.at), Gaps: newGaps(data.coverage, data.at), API: apiHref("/api/v1/trending", v),
+		AsOf: web.NewTimestamp(data.at.Truncate(time.Minute), data.at), State: newState(data.coverage, data.at),
+		pageAddresses: pageAddresses{Reload: RankingHref(v), API: apiHref("/api/v1/trending", v)},
+		Statuses:      web.NewStatuses(data.streams, data.at), Gaps: newGaps(data.coverage, data.at),
 	}
 	for i := range data.links {
 		link := s.newLink(&data.links[i], data.at, v)

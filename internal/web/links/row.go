@@ -11,20 +11,25 @@ import (
 
 // linkView is one line of the ranking.
 type linkView struct {
-	ID          int64
-	Rank        int
-	Shares      string // the address of the link's page
-	Href        string
+	ID     int64
+	Rank   int
+	Shares string // the address of the link's page
+	Href   string
+	cardView
+	Site     string
+	SiteHref string // the ranking of this site's links; empty: no link
+	Sharers  string
+	Speed    string // if the ranking is sorted by it
+	SharedBy []web.Person
+	More     int // number of sharers who are not in SharedBy
+	Seen     *web.Timestamp
+}
+
+// cardView is a link's card.
+type cardView struct {
 	Title       string
-	Site        string
-	SiteHref    string // the ranking of this site's links; empty: no link
 	Description string
 	Image       string
-	Sharers     string
-	Speed       string // if the ranking is sorted by it
-	SharedBy    []web.Person
-	More        int // number of sharers who are not in SharedBy
-	Seen        *web.Timestamp
 	CardFrom    string // the post that the title is from
 	PageFrom    string // or the page that it is from
 }
@@ -32,18 +37,15 @@ type linkView struct {
 // newLink describes a link in a view.
 func (s *Server) newLink(l *ranking.TrendingLink, now time.Time, in View) linkView {
 	v := linkView{
-		ID:          l.ID,
-		Shares:      LinkHref(l.ID, in),
-		Href:        l.URL,
-		Title:       LinkTitle(&l.LinkCard),
-		Site:        web.PlainLine(l.Site, web.MaxSite),
-		Description: web.PlainLine(l.Description, web.MaxDescription),
-		Image:       l.Image,
-		Sharers:     web.Grouped(l.Sharers),
-		Seen:        web.NewTimestamp(l.FirstSeen, now),
-		CardFrom:    s.postURL(l.CardFrom),
-		PageFrom:    pageURL(l.CardFrom),
-		More:        l.Sharers - len(l.Faces),
+		ID:     l.ID,
+		Shares: LinkHref(l.ID, in),
+		Href:   l.URL,
+		cardView: cardView{Title: LinkTitle(&l.LinkCard), Description: web.PlainLine(l.Description, web.MaxDescription), Image: l.Image,
+			CardFrom: s.postURL(l.CardFrom), PageFrom: pageURL(l.CardFrom)},
+		Site:    web.PlainLine(l.Site, web.MaxSite),
+		Sharers: web.Grouped(l.Sharers),
+		Seen:    web.NewTimestamp(l.FirstSeen, now),
+		More:    l.Sharers - len(l.Faces),
 	}
 	if u, ok := parseLink(l.URL); ok && v.Site == "" {
 		v.Site = web.PlainLine(u.Hostname(), web.MaxSite)

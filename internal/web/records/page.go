@@ -31,27 +31,37 @@ const (
 // recordPage is the page of a stored record. Its texts are sanitised.
 type recordPage struct {
 	web.Frame
-	Heading  string
-	URI      string
-	Open     string // the address that shows a Nostr event; empty: it is not one
-	Account  web.Person
+	Heading string
+	URI     string
+	Open    string // the address that shows a Nostr event; empty: it is not one
+	Account web.Person
+	verdictView
+	CID    string
+	Stored *web.Timestamp
+	Value  []targetView // the record in parts; some are links
+	Cut    bool
+
+	referencesView
+	API   string
+	Graph string
+}
+
+// verdictView is what validation says about the record.
+type verdictView struct {
 	Verdict  string
 	Dangling bool
 	Refused  bool // nothing is derived from the record
 	Problems []string
 	Warnings []string
 	WaitsFor []targetView
-	CID      string
-	Stored   *web.Timestamp
-	Value    []targetView // the record in parts; some are links
-	Cut      bool
+}
 
+// referencesView are the records that the record refers to, and those that refer to it.
+type referencesView struct {
 	References     []targetView
 	MoreReferences string // the address of all references; empty: all are shown
 	Referrers      []targetView
 	MoreReferrers  string
-	API            string
-	Graph          string
 }
 
 // targetView is a text that may be a link to the page of a record.
@@ -84,8 +94,8 @@ func (s *server) newRecordPage(k schema.Key, d *records.Detail) recordPage {
 	page := recordPage{
 		Frame: s.NewFrame(), Heading: recordTitle(k.Collection), URI: web.PlainLine(k.URI(), web.MaxDetail),
 		Open: s.RecordURL(k.URI()), Account: s.NewPerson(k.DID),
-		Verdict: say("record_verdict_" + d.Verdict), Dangling: d.Dangling, Refused: d.Projection == "refused",
-		Problems: problemLines(d.Problems), Warnings: problemLines(d.Warnings), CID: web.PlainLine(d.CID, web.MaxDetail),
+		verdictView: verdictView{Verdict: say("record_verdict_" + d.Verdict), Dangling: d.Dangling, Refused: d.Projection == "refused",
+			Problems: problemLines(d.Problems), Warnings: problemLines(d.Warnings)}, CID: web.PlainLine(d.CID, web.MaxDetail),
 		Stored: web.NewTimestamp(d.IndexedAt, s.Now()),
 		API:    api, Graph: "/api/v1/graph/" + segment(k.DID) + "/" + segment(k.Collection) + "/" + segment(k.Rkey),
 	}

@@ -18,7 +18,8 @@ const path = "/riverui/"
 func Feature() feature.Feature {
 	return feature.Feature{Name: "riverui", Open: func(core feature.Core) (feature.Parts, error) {
 		return feature.Parts{
-			Tools: []feature.Tool{{Name: "River UI", Path: path, Handler: func() (http.Handler, error) { return handler(core.Services) }}},
+			Operations: feature.Operations{Tools: []feature.Tool{{Name: "River UI", Path: path,
+				Handler: func() (http.Handler, error) { return handler(core.Services) }}}},
 		}, nil
 	}}
 }
