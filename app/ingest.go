@@ -90,7 +90,9 @@ func (p App) Rebuilt(ctx context.Context) error {
 	if err := p.drained(ctx); err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	b := workers.NewBundle(workers.Config{Shared: p.shared(nil)})
+	shared := p.shared(nil)
+	shared.Registerer = nil // the workers beside it have registered theirs
+	b := workers.NewBundle(workers.Config{Shared: shared})
 	for _, rebuilt := range p.parts.rebuilt {
 		if err := rebuilt(ctx, b); err != nil {
 			return err

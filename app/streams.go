@@ -87,10 +87,10 @@ func (s *streams) add(added *stream) error {
 	added.consumer, err = s.consumer(consumer.Config{
 		Storage: consumer.Storage{Follows: added.follows.includes},
 		Stream:  added.Name, Source: added.source, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
-		Leasing:  consumer.Leasing{Leased: s.leased, LeaseTTL: s.cfg.LeaseTTL},
-		Batching: consumer.Batching{BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval},
-		Resuming: consumer.Resuming{Start: from, GapThreshold: s.cfg.GapThreshold, ResumeWithin: retention.Tombstones},
-		Silence:  consumer.Silence{QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter},
+		Leasing:    consumer.Leasing{Leased: s.leased, LeaseTTL: s.cfg.LeaseTTL},
+		Batching:   consumer.Batching{BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval},
+		Resuming:   consumer.Resuming{Start: from, GapThreshold: s.cfg.GapThreshold, ResumeWithin: retention.Tombstones},
+		QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
 	})
 	if err != nil {
 		return err

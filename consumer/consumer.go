@@ -63,8 +63,11 @@ type Config struct {
 	Leasing
 	Batching
 	Resuming
-	Silence
 	Partitioning
+	QuietAfter time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
+	// 15 s: the same if no recent event has arrived; a thirtieth of the requested past if that is longer and the
+	// server filters
+	SilentFor time.Duration
 
 	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
 	// half remain: the server keeps events better than the queue.
@@ -112,14 +115,6 @@ type Resuming struct {
 	AnchorWithin   time.Duration // 10 s: how long to wait for an anchor, counted from the first event
 	BeginWithin    time.Duration // 2 min: how long a server that does not filter may take to send the first event of the requested past
 	ResumeWithin   time.Duration // as long as deletions are kept, 8 days: an older position is not resumed, and leaves a gap
-}
-
-// Silence is when a stream without events counts as quiet.
-type Silence struct {
-	QuietAfter time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
-	// 15 s: the same if no recent event has arrived; a thirtieth of the requested past if that is longer and the
-	// server filters
-	SilentFor time.Duration
 }
 
 // Partitioning is which partitions of posts are created ahead.

@@ -365,9 +365,8 @@ func TestPositionExpiresByBothClocks(t *testing.T) {
 func TestSilenceThreshold(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	silence := Silence{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}
-	s := &session{Consumer: &Consumer{cfg: Config{Silence: silence, can: Capabilities{Filters: true}}}, connected: now,
-		past: now.Add(-6 * time.Hour)}
+	cfg := Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, can: Capabilities{Filters: true}}
+	s := &session{Consumer: &Consumer{cfg: cfg}, connected: now, past: now.Add(-6 * time.Hour)}
 	require.Equal(t, 12*time.Minute, s.silenceThreshold())
 	advanceTo := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
 	advanceTo(5 * time.Hour)
@@ -378,8 +377,8 @@ func TestSilenceThreshold(t *testing.T) {
 	require.Equal(t, 5*time.Second, s.silenceThreshold())
 	tip := &session{Consumer: s.Consumer, connected: now}
 	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "a stream that starts at the tip has no past to read")
-	relay := &session{Consumer: &Consumer{cfg: Config{Silence: silence, Resuming: Resuming{BeginWithin: time.Minute}}}, connected: now,
-		past: now.Add(-6 * time.Hour)}
+	cfg.can, cfg.BeginWithin = Capabilities{}, time.Minute
+	relay := &session{Consumer: &Consumer{cfg: cfg}, connected: now, past: now.Add(-6 * time.Hour)}
 	require.Equal(t, time.Minute, relay.silenceThreshold(), "the server has not begun to send")
 	relay.begun.Store(true)
 	require.Equal(t, 15*time.Second, relay.silenceThreshold())
@@ -449,7 +448,7 @@ func TestCaughtUpWaitsForGapCommit(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	from := stored(at(7, now.Add(-time.Hour), "a"))
-	cfg := Config{Silence: Silence{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}}
+	cfg := Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}
 	s := &session{Consumer: &Consumer{cfg: cfg, log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil)}, conn: idle{},
 		buf: newBuffer(1 << 20), connected: now.Add(-time.Minute),
 		resume: &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}

@@ -14,6 +14,7 @@ import (
 // with Add, and the methods of Bundle.
 type Bundle struct {
 	Shared
+	Processing
 	*bundle
 	stopping <-chan struct{}
 }
@@ -43,12 +44,6 @@ func (b Bundle) Window() time.Duration { return b.cfg.Window }
 // Audits reports whether there are periodic audits.
 func (b Bundle) Audits() bool { return b.cfg.Audits > 0 }
 
-// RescueAfter returns how long the jobs of a killed process stay "running".
-func (b Bundle) RescueAfter() time.Duration { return b.cfg.RescueAfter }
-
-// ProcessOnly reports whether the process works on projections only.
-func (b Bundle) ProcessOnly() bool { return b.cfg.ProcessOnly }
-
 // Expire adds what a feature does in each run of the expiry: before anything else that is not of posts expires, and
 // after the accounts that are gone are purged.
 func (b Bundle) Expire(before, after func(context.Context, *Expiry) error) {
@@ -57,7 +52,7 @@ func (b Bundle) Expire(before, after func(context.Context, *Expiry) error) {
 
 // Interruptible returns a bundle for the workers of jobs that call external services: they end at once when
 // the process stops, and continue in another.
-func (b Bundle) Interruptible() Bundle { return Bundle{b.Shared, b.bundle, b.cfg.Stopping} }
+func (b Bundle) Interruptible() Bundle { return Bundle{b.Shared, b.Processing, b.bundle, b.Stopping} }
 
 // Projector returns the common part of a projection's worker.
 func (b Bundle) Projector(name string) *Projector {
@@ -86,7 +81,7 @@ func (b Bundle) OnStart(do func(context.Context, *river.Client[pgx.Tx]) error) {
 func (b Bundle) Run(do func(context.Context, *river.Client[pgx.Tx])) { b.runs = append(b.runs, do) }
 
 func (b Bundle) periodicJobs() []*river.PeriodicJob {
-	if b.cfg.ProcessOnly {
+	if b.ProcessOnly {
 		return nil // this client never becomes leader
 	}
 	list := make([]*river.PeriodicJob, len(b.bundle.periodic))

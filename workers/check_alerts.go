@@ -3,12 +3,10 @@ package workers
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/ops/health"
@@ -22,23 +20,20 @@ import (
 // again without a change does nothing.
 type CheckAlerts struct {
 	river.WorkerDefaults[jobs.CheckAlerts]
-	pool     *pgxpool.Pool
-	log      *slog.Logger
-	limits   health.Limits
-	features []health.Feature
-	notify   bool // this process has a webhook
-	now      func() time.Time
+	Shared
+	Alerting
+	now func() time.Time
 }
 
 // Work checks once.
 func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) error {
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		alerts, err := health.LockAlerts(ctx, tx)
 		if err != nil {
 			return err
 		}
 		now := w.now()
-		report, err := health.Read(ctx, tx, now, w.limits, w.features...)
+		report, err := health.Read(ctx, tx, now, w.Limits, w.Health...)
 		if err != nil {
 			return err
 		}
@@ -46,10 +41,10 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 		alerts = update(alerts, report.Conditions, now)
 		var messages []river.InsertManyParams
 		for i := range alerts {
-			if message, due := pendingMessage(&alerts[i]); due && w.notify {
+			if message, due := pendingMessage(&alerts[i]); due && w.Webhook != nil {
 				alerts[i].LastNotified = notifiedState(message)
 				messages = append(messages, river.InsertManyParams{Args: message})
-				JobLog(ctx, w.log).Warn("alert", "name", message.Name, "component", message.Component, "message", message.Message, "resolved",
+				JobLog(ctx, w.Logger).Warn("alert", "name", message.Name, "component", message.Component, "message", message.Message, "resolved",
 					message.Resolved)
 			}
 		}

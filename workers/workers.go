@@ -118,7 +118,7 @@ func NewBundle(cfg Config) Bundle {
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
 	}
-	return Bundle{Shared: cfg.Shared, bundle: &bundle{
+	return Bundle{Shared: cfg.Shared, Processing: cfg.Processing, bundle: &bundle{
 		cfg: &cfg, workers: river.NewWorkers(), args: decoders{}, metrics: newProjectorMetrics(cfg.Registerer, cfg.Collections),
 		queues: map[string]int{},
 	}}
@@ -201,8 +201,7 @@ func addWorkers(bundle Bundle, cfg Config) error {
 	Add(bundle, &CloseGap{Shared: cfg.Shared, archive: cfg.Network})
 	Add(interruptible, &BackfillNetwork{Shared: cfg.Shared, archive: cfg.Network, jobsLimit: jobsLimit, bytesLimit: bytesLimit})
 	Add(bundle, &RetryDeadLetters{Shared: cfg.Shared, events: cfg.Retry, args: bundle.args})
-	Add(bundle,
-		&CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, features: cfg.Health, notify: cfg.Webhook != nil, now: time.Now})
+	Add(bundle, &CheckAlerts{Shared: cfg.Shared, Alerting: cfg.Alerting, now: time.Now})
 	Add(bundle, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
 		expire, err := NewExpire(bundle, *cfg.Keep)
@@ -255,9 +254,9 @@ func addQueues(b Bundle, cfg Config) {
 
 // served returns the queues that this process works, with their concurrency.
 func (b Bundle) served() (map[string]river.QueueConfig, error) {
-	wanted := b.cfg.Queues
-	if b.cfg.ProcessOnly {
-		wanted = b.cfg.Projections.AllQueues()
+	wanted := b.Queues
+	if b.ProcessOnly {
+		wanted = b.Projections.AllQueues()
 	}
 	if len(wanted) == 0 {
 		wanted = slices.Collect(maps.Keys(b.queues))
@@ -268,7 +267,7 @@ func (b Bundle) served() (map[string]river.QueueConfig, error) {
 		if !ok {
 			return nil, fmt.Errorf("unknown queue %q: expected some of %s", name, strings.Join(slices.Sorted(maps.Keys(b.queues)), ", "))
 		}
-		chosen[name] = river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: b.cfg.PollInterval}
+		chosen[name] = river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: b.PollInterval}
 	}
 	return chosen, nil
 }

@@ -41,20 +41,18 @@ func watchAddCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
 			w, err := p.ParseWatch(args[0])
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
-			}
-			if alone {
-				if w.Kind != schema.WatchFollows {
-					return fmt.Errorf("--account is for accounts, but %s is a %s: omit it to follow its members", w.Target, w.Kind)
-				}
-				w.Kind = schema.WatchAccount
-			}
-			if cmd.Flags().Changed("second-degree") {
-				if w.Kind != schema.WatchFollows || w.Network != nil || atLeast < 1 {
+			case alone && w.Kind != schema.WatchFollows:
+				return fmt.Errorf("--account is for accounts, but %s is a %s: omit it to follow its members", w.Target, w.Kind)
+			case cmd.Flags().Changed("second-degree"):
+				if alone || w.Kind != schema.WatchFollows || w.Network != nil || atLeast < 1 {
 					return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID of Bluesky")
 				}
 				w.Kind = schema.WatchSecondDegree
+			case alone:
+				w.Kind = schema.WatchAccount
 			}
 			return addWatch(ctx, p, cmd.OutOrStdout(), w, atLeast)
 		}),

@@ -43,7 +43,7 @@ const (
 
 // add adds the worker and, with a server, its queue and what adds its jobs.
 func (w *IndexSegment) add(b workers.Bundle) error {
-	w.pool, w.timeout = b.Pool, b.RescueAfter()
+	w.pool, w.timeout = b.Pool, b.RescueAfter
 	workers.Add(b, w)
 	if w.index == nil {
 		return nil

@@ -68,7 +68,7 @@ func Add(b workers.Bundle, cfg Config) {
 	for _, name := range cfg.Resolve {
 		b.Every(resolveInterval, ResolveLexiconArgs{NSID: name})
 	}
-	if !b.ProcessOnly() {
+	if !b.ProcessOnly {
 		b.OnStart(func(ctx context.Context, client *river.Client[pgx.Tx]) error { return cfg.store(ctx, b.Pool, client) })
 	}
 }

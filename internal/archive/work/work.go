@@ -51,7 +51,7 @@ func workerOf[T river.JobArgs](pool *pgxpool.Pool, log *slog.Logger, cfg Config)
 
 // Add adds the archive's workers, its queues, and what adds its jobs.
 func Add(b workers.Bundle, cfg Config) error {
-	cfg.timeout = b.RescueAfter()
+	cfg.timeout = b.RescueAfter
 	workers.Add(b, &SealSegment{workerOf[SealSegmentArgs](b.Pool, b.Logger, cfg)})
 	workers.Add(b, &SyncSegment{workerOf[SyncSegmentArgs](b.Pool, b.Logger, cfg)})
 	workers.Add(b, &SnapshotArchive{pool: b.Pool, tables: cfg.Snapshots})

@@ -81,29 +81,23 @@ const firstSeq = 100_001
 
 // model generates events: the same seed gives the same events.
 type model struct {
-	rng     *rand.Rand
-	mix     []share
-	zipf    *rand.Zipf
-	recent  []reference // posts, the latest few thousand
-	likes   []reference
-	reposts []reference
-	stories []*story
+	rng      *rand.Rand
+	mix      []share
+	accounts []*person
+	zipf     *rand.Zipf
+	recent   []reference // posts, the latest few thousand
+	likes    []reference
+	reposts  []reference
+	stories  []*story
 
 	phrases
 	clocks
-	population
+	same   *Entry  // the event whose commit may get one more operation
+	author *person // of that event
 
-	same    *Entry   // the event whose commit may get one more operation
-	author  *person  // of that event
+	people  map[string]*person // all accounts ever created, by DID
+	births  *births
 	pending []*Entry // events by hand, not in the log yet
-}
-
-// population is the accounts.
-type population struct {
-	accounts []*person
-	people   map[string]*person // all accounts ever created, by DID
-	births   *births
-	born     int // accounts so far
 }
 
 // phrases are what accounts write about.
@@ -131,7 +125,7 @@ func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
 	m := &model{rng: rng, mix: mix.shares(), zipf: rand.NewZipf(rng, 1.15, 12, uint64(accounts-1)),
 		phrases: phrases{told: map[string]int{}, sites: sites(), topics: topics(), chatter: chatter(), remarks: remarks(),
 			first: firstNames(), last: lastNames()}, clocks: clocks{now: start, seq: firstSeq - 1},
-		population: population{people: map[string]*person{}, births: &births{}}}
+		people: map[string]*person{}, births: &births{}}
 	for range accounts {
 		m.accounts = append(m.accounts, m.join())
 	}
@@ -144,8 +138,7 @@ func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
 // join creates a new writer.
 func (m *model) join() *person {
 	did := newDID(m.rng)
-	handle := fmt.Sprintf("%s-%s-%d.example", pick(m.rng, m.first), pick(m.rng, m.last), m.born)
-	m.born++
+	handle := fmt.Sprintf("%s-%s-%d.example", pick(m.rng, m.first), pick(m.rng, m.last), len(m.people))
 	return m.register(did, handle, writer)
 }
 
