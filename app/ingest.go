@@ -90,8 +90,7 @@ func (p App) Rebuilt(ctx context.Context) error {
 	if err := p.drained(ctx); err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	shared := p.shared(nil)
-	shared.Registerer = nil // the workers beside it have registered theirs
+	shared := workers.Shared{Pool: p.pool, Logger: p.log, Collections: p.stored, Projections: p.projections} // others have the metrics
 	b := workers.NewBundle(workers.Config{Shared: shared})
 	for _, rebuilt := range p.parts.rebuilt {
 		if err := rebuilt(ctx, b); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -59,9 +60,8 @@ const (
 type BackfillNetwork struct {
 	river.WorkerDefaults[jobs.BackfillNetwork]
 	Shared
-	archive    NetworkArchive // nil: none is configured
-	jobsLimit  int
-	bytesLimit int64
+	archive NetworkArchive // nil: none is configured
+	alerts  health.Limits  // nothing more is read above these
 }
 
 // Work reads what there is time for.
@@ -126,7 +126,7 @@ func (w *BackfillNetwork) obstacle(ctx context.Context, b schema.NetworkBackfill
 			return "no stream has advanced since the request", err
 		}
 	}
-	return obstacle(ctx, w.Pool, w.Projections, w.jobsLimit, w.bytesLimit)
+	return w.Shared.obstacle(ctx, w.alerts)
 }
 
 // kept returns the later of a time and the time since which some collection is kept.

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/history"
+	"github.com/weir-social/weir/internal/ops/health"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -31,9 +31,8 @@ import (
 type FillCollections struct {
 	river.WorkerDefaults[jobs.FillCollections]
 	Shared
-	limits     HistoryLimits
-	jobsLimit  int   // maximum depth of a projection's queue
-	bytesLimit int64 // maximum size of the database; 0: no limit
+	limits HistoryLimits
+	alerts health.Limits // nothing more is read above these
 }
 
 // HistoryLimits limit what histories read. Zero fields take the defaults.
@@ -199,25 +198,26 @@ func (p *historyPass) read(ctx context.Context) (err error) {
 	if p.everyone, err = schema.FollowsEveryone(ctx, p.Pool); err != nil {
 		return err
 	}
-	if p.full, err = obstacle(ctx, p.Pool, p.Projections, p.jobsLimit, p.bytesLimit); err != nil {
+	if p.full, err = p.obstacle(ctx, p.alerts); err != nil {
 		return err
 	}
 	return history.RetryAccounts(ctx, p.Pool, p.limits.Waiting)
 }
 
 // obstacle returns why no more may be read for now: a queue or the database is too full.
-func obstacle(ctx context.Context, pool *pgxpool.Pool, projections schema.Projections, jobsLimit int, bytesLimit int64) (string, error) {
-	if bytesLimit > 0 {
-		size, err := schema.DatabaseBytes(ctx, pool)
-		if err != nil || size > bytesLimit {
+func (s Shared) obstacle(ctx context.Context, limits health.Limits) (string, error) {
+	if limits.Bytes > 0 {
+		size, err := schema.DatabaseBytes(ctx, s.Pool)
+		if err != nil || size > limits.Bytes {
 			return "the database is larger than WEIR_DATABASE_LIMIT", err
 		}
 	}
-	if jobsLimit <= 0 {
+	if limits.Jobs <= 0 {
 		return "", nil
 	}
-	depth, err := schema.DeepestQueue(ctx, pool, projections.AllQueues(), jobsLimit/2+1)
-	if err == nil && depth > jobsLimit/2 { // at the limit itself, the stream would be paused
+	most := int(limits.Jobs / 2)
+	depth, err := schema.DeepestQueue(ctx, s.Pool, s.Projections.AllQueues(), most+1)
+	if err == nil && depth > most { // at the limit itself, the stream would be paused
 		return "the projections are behind", nil
 	}
 	return "", err

@@ -43,7 +43,6 @@ type Config struct {
 	// Retry processes dead letters of the stages decode and commit like events of
 	// the stream, and settles each. It returns database errors only.
 	Retry func(context.Context, []schema.StoredDeadLetter) error
-
 	Processing
 	Reading
 	Alerting
@@ -187,7 +186,6 @@ func addWorkers(bundle Bundle, cfg Config) error {
 			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
 		}
 	}
-	jobsLimit, bytesLimit := int(cfg.Limits.Jobs), cfg.Limits.Bytes
 	Add(bundle, &RunProjection{Shared: cfg.Shared, records: PageRecords})
 	Add(interruptible, &SyncFollows{Shared: cfg.Shared, window: cfg.Window})
 	Add(interruptible, &RequestBackfill{Shared: cfg.Shared})
@@ -196,10 +194,9 @@ func addWorkers(bundle Bundle, cfg Config) error {
 	Add(interruptible, newResyncRepo(cfg))
 	Add(interruptible, &BackfillRepo{Shared: cfg.Shared, read: cfg.ReadRepository, limits: cfg.History.withDefaults(),
 		memory: make(chan struct{}, 1)})
-	Add(interruptible,
-		&FillCollections{Shared: cfg.Shared, limits: cfg.History.withDefaults(), jobsLimit: jobsLimit, bytesLimit: bytesLimit})
+	Add(interruptible, &FillCollections{Shared: cfg.Shared, limits: cfg.History.withDefaults(), alerts: cfg.Limits})
 	Add(bundle, &CloseGap{Shared: cfg.Shared, archive: cfg.Network})
-	Add(interruptible, &BackfillNetwork{Shared: cfg.Shared, archive: cfg.Network, jobsLimit: jobsLimit, bytesLimit: bytesLimit})
+	Add(interruptible, &BackfillNetwork{Shared: cfg.Shared, archive: cfg.Network, alerts: cfg.Limits})
 	Add(bundle, &RetryDeadLetters{Shared: cfg.Shared, events: cfg.Retry, args: bundle.args})
 	Add(bundle, &CheckAlerts{Shared: cfg.Shared, Alerting: cfg.Alerting, now: time.Now})
 	Add(bundle, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})

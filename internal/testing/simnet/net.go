@@ -76,14 +76,14 @@ type Net struct {
 	relay   relay
 	archive archive
 	k256    *k256
-	events  events
-
-	index *index
-	hub   string // DID
 	services
 
-	address atomic.Pointer[string] // of the latest start
-	running
+	address  atomic.Pointer[string] // of the latest start
+	life     sync.Mutex             // guards the fields below
+	port     *loopback.Port         // of the latest start; reserved while the server is down, too
+	listener *listener
+	server   *http.Server
+	stop     context.CancelFunc
 }
 
 // stream is the state of the Jetstream server.
@@ -94,10 +94,13 @@ type stream struct {
 	fired   firedCounts
 	filters filters
 	encoder *zstd.Encoder
+	events  events
 }
 
 // services is the state of the AppView and the PDS.
 type services struct {
+	index      *index
+	hub        string // DID
 	sessions   sessions
 	limiter    limiter
 	calls      calls
@@ -105,15 +108,6 @@ type services struct {
 	listings   atomic.Pointer[index] // of the calls about who follows whom; nil: the current index
 	feedsHeld  atomic.Int64          // µs; feeds omit records created later; 0: they omit none
 	callFaults callFaults
-}
-
-// running is what a start makes and a stop ends.
-type running struct {
-	life     sync.Mutex     // guards the fields below
-	port     *loopback.Port // of the latest start; reserved while the server is down, too
-	listener *listener
-	server   *http.Server
-	stop     context.CancelFunc
 }
 
 // New generates the network and its history.

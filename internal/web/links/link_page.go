@@ -20,34 +20,29 @@ type linkPage struct {
 	Windows []choice // with the number of sharers in each
 	Gift    string   // a gift: an address for readers who have not paid; empty: none
 	linkCounts
-	Chart      *chartView
-	NotCounted []string
-	Gaps       []gapView
-	Complete   *web.Timestamp // all shares since then are stored; nil: since the window began
-	Titles     []ranking.Given
-	Spellings  []ranking.Given
-	Threads    []thread
-	linkAddresses
-}
-
-// linkAddresses are where the page of a link leads to.
-type linkAddresses struct {
-	Back   string
-	Latest string // the first page; empty on that page
-	Older  string // the next page
-	API    string
+	Chart     *chartView
+	Gaps      []gapView
+	Titles    []ranking.Given
+	Spellings []ranking.Given
+	Threads   []thread
+	Back      string
+	Latest    string // address of the first page; empty on that page
+	Older     string // address of the next page
+	API       string
 }
 
 // linkCounts are the numbers of a link's shares, in words.
 type linkCounts struct {
-	Words    string // describes the window
-	Shares   string // number of shares
-	Accounts string
-	Counted  string
-	Verb     string // "counts in …"
-	Whose    string // "of the accounts that … leads to"; empty: of all accounts that count
-	Kept     string // how many accounts shared it when shares expired; empty: the link is not kept
-	KeptAt   *web.Timestamp
+	Words      string // describes the window
+	Shares     string // number of shares
+	Accounts   string
+	Counted    string
+	Verb       string // "counts in …"
+	Whose      string // "of the accounts that … leads to"; empty: of all accounts that count
+	Kept       string // how many accounts shared it when shares expired; empty: the link is not kept
+	KeptAt     *web.Timestamp
+	Complete   *web.Timestamp // all shares since then are stored; nil: since the window began
+	NotCounted []string
 }
 
 // thread is a post with its quotes and reposts on the page.
@@ -101,12 +96,11 @@ func (s *Server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 	first := v.with(func(*View) {})
 	page := linkPage{
 		Frame: s.NewFrame().Scripted(s.Server, "page.js"), Now: l.At.Format(time.RFC3339), Link: shown,
-		linkAddresses: linkAddresses{Back: RankingHref(first), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first)},
+		Back: RankingHref(first), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 		linkCounts: linkCounts{Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
-			Counted: web.Grouped(l.Sharers), Verb: say("counts_in", l.Sharers, v.Words)},
-		Gift: l.Gift, Chart: newChart(l),
+			Counted: web.Grouped(l.Sharers), Verb: say("counts_in", l.Sharers, v.Words), NotCounted: notCounted(l)},
+		Gift: l.Gift, Chart: newChart(l), Gaps: newGaps(coverage{gaps: gaps}, l.At),
 		Titles: plainGiven(l.OtherTitles), Spellings: plainGiven(l.OtherURLs),
-		NotCounted: notCounted(l), Gaps: newGaps(coverage{gaps: gaps}, l.At),
 	}
 	if l.KeptAt != nil {
 		page.Kept, page.KeptAt = say("kept_sharers", l.KeptSharers), web.NewTimestamp(*l.KeptAt, l.At)

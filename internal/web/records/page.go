@@ -40,7 +40,6 @@ type recordPage struct {
 	Stored *web.Timestamp
 	Value  []targetView // the record in parts; some are links
 	Cut    bool
-
 	referencesView
 	API   string
 	Graph string
