@@ -140,16 +140,18 @@ func hostTurns(pool *pgxpool.Pool) func(ctx context.Context, host string) error 
 	}
 }
 
-// enqueue adds a job while a page is due, once a second, until ctx ends. While one is unfinished, there is no
-// second one.
+// enqueueInterval is how late the first page is fetched after a time when none was due.
+const enqueueInterval = 3 * time.Second
+
+// enqueue adds a job while a page is due, until ctx ends. While one is unfinished, there is no second one.
 func (w *FetchCard) enqueue(ctx context.Context, client *river.Client[pgx.Tx]) {
-	for retry.Sleep(ctx, time.Second) == nil {
+	for retry.Sleep(ctx, enqueueInterval) == nil {
 		due, err := ranking.CardsDue(ctx, w.pool)
 		if err == nil && due {
 			_, err = client.Insert(ctx, FetchCardArgs{}, nil)
 		}
 		if err != nil && ctx.Err() == nil {
-			w.log.Warn("fetch_enqueue_failed", "error", err, "hint", "it is tried again in a second")
+			w.log.Warn("fetch_enqueue_failed", "error", err, "hint", "it is tried again in three seconds")
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	announceInterval = 2 * time.Second  // over all processes
-	announceAnyway   = 10 * time.Second // links also enter the top when others leave it
+	announceInterval = 2 * time.Second // over all processes
+	announceAnyway   = time.Minute     // a share that leaves a window may change no count; a process may end between count and announcement
 )
 
 // announcer announces the links that enter the top of a window, after the counter has

@@ -22,7 +22,7 @@ const (
 	countBackoff  = 30 * time.Second // the longest wait after an error
 	checkedLinks  = 300              // per check of a sample
 
-	advanceInterval = 5 * time.Second // how often the windows advance while nothing is pending
+	advanceInterval = 10 * time.Second // how often the windows advance while nothing is pending
 
 	countsCheckInterval = 10 * time.Minute
 )
