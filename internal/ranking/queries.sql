@@ -1490,10 +1490,9 @@ FROM (
     UNION ALL (SELECT s.link_id, s.collection, s.did, s.rkey FROM shares_default AS s WHERE s.rkey < $2 AND s.words @@ $1::tsquery OFFSET 0)) AS s
     JOIN listed AS k ON k.id = s.link_id
     GROUP BY s.link_id
-    OFFSET 0
 ) AS g
 WHERE EXISTS (
-    SELECT FROM (SELECT * FROM unnest(g.collections, g.dids, g.rkeys) AS s (collection, did, rkey) OFFSET 0) AS s
+    SELECT FROM (SELECT * FROM unnest(g.collections, g.dids, g.rkeys) AS s (collection, did, rkey)) AS s
     WHERE (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) AND CASE s.collection
     WHEN 'app.bsky.feed.post'
         THEN EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)
@@ -1506,10 +1505,9 @@ FROM (
     FROM (SELECT c.id, c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
     JOIN links AS l ON l.id = c.link_id JOIN listed AS k ON k.id = l.counts_as
     GROUP BY k.id
-    OFFSET 0
 ) AS g
 WHERE EXISTS (
-    SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = g.link_id OFFSET 0) AS s
+    SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = g.link_id) AS s
     WHERE s.claim_id = ANY (g.claims) AND (SELECT u.why IS NULL FROM why_uncounted(s.did) AS u) )
 UNION
 SELECT k.id

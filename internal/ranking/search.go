@@ -269,10 +269,9 @@ FROM (
     FROM (` + texts("s.link_id, s.collection, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
     JOIN listed AS k ON k.id = s.link_id
     GROUP BY s.link_id
-    OFFSET 0
 ) AS g
 WHERE EXISTS (
-    SELECT FROM (SELECT * FROM unnest(g.collections, g.dids, g.rkeys) AS s (collection, did, rkey) OFFSET 0) AS s
+    SELECT FROM (SELECT * FROM unnest(g.collections, g.dids, g.rkeys) AS s (collection, did, rkey)) AS s
     WHERE` + eligible("s.did") + `AND ` + stored + `)
 UNION
 SELECT g.link_id
@@ -281,10 +280,9 @@ FROM (
     FROM (SELECT c.id, c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
     JOIN links AS l ON l.id = c.link_id JOIN listed AS k ON k.id = l.counts_as
     GROUP BY k.id
-    OFFSET 0
 ) AS g
 WHERE EXISTS (
-    SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = g.link_id OFFSET 0) AS s
+    SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = g.link_id) AS s
     WHERE s.claim_id = ANY (g.claims) AND` + eligible("s.did") + `)
 UNION
 SELECT k.id
