@@ -10,12 +10,17 @@ func Withheld(did string) string {
 	return ` EXISTS (SELECT FROM profiles WHERE profiles.did = ` + did + ` AND profiles.withheld) `
 }
 
+// takenHandle is the handle of an account a, which a service says to have another: what the network said after the service
+// was asked is newer. Their clocks may differ, but not by an hour.
+const takenHandle = ` CASE WHEN a.handle_at > excluded.handle_at AND a.handle_at < excluded.handle_at + interval '1 hour'
+    THEN a.handle ELSE coalesce(excluded.handle, a.handle) END `
+
 // setHandle has an account a take the handle that a service says it has. A new one must be verified.
 const setHandle = `
-    handle       = coalesce(excluded.handle, a.handle),
-    handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
-    handle_unverified    = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN true ELSE a.handle_unverified END,
-    handle_checked_at = CASE WHEN coalesce(excluded.handle, a.handle) IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END`
+    handle            =` + takenHandle + `,
+    handle_at         = CASE WHEN` + takenHandle + `IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
+    handle_unverified =` + takenHandle + `IS DISTINCT FROM a.handle OR a.handle_unverified,
+    handle_checked_at = CASE WHEN` + takenHandle + `IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END`
 
 // insertNames inserts the names of accounts: DIDs, handles, names and avatars, read at $5. What follows updates those
 // that are stored.
@@ -32,14 +37,12 @@ ON CONFLICT (did) DO UPDATE`
 // active. The names go with the account's row: when nothing of the account is stored any more, or when it is deleted.
 func RecordNames(ctx context.Context, db DB, read []string, named []Member, at time.Time) error {
 	did, handle, name, avatar, _ := memberColumns(named)
-	names := insertNames() + `
+	sql := `
+WITH asked AS (
+    UPDATE profiles SET named_at = $5 WHERE did IN (SELECT p.did FROM profiles AS p WHERE p.did = ANY ($6) ORDER BY p.did FOR UPDATE)
+)` + insertNames() + `
 SET display_name = excluded.display_name, avatar = excluded.avatar, ` + setHandle + `
-WHERE a.status = 'active' AND a.erased_rev IS NULL AND (coalesce(excluded.handle, a.handle), excluded.display_name,
-    excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
-	if err := Exec(ctx, db, "store the names of accounts", names, did, handle, name, avatar, at); err != nil {
-		return err
-	}
-	const sql = `
-UPDATE profiles SET named_at = $2 WHERE did IN (SELECT p.did FROM profiles AS p WHERE p.did = ANY ($1) ORDER BY p.did FOR UPDATE)`
-	return Exec(ctx, db, "store that names were read", sql, read, at)
+WHERE a.status = 'active' AND a.erased_rev IS NULL
+    AND (` + takenHandle + `, excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
+	return Exec(ctx, db, "store the names of accounts", sql, did, handle, name, avatar, at, read)
 }

@@ -271,7 +271,7 @@ SET ` + setHandle + `,
                    ELSE a.status END
 WHERE a.status = 'hidden' OR a.hidden_at IS NOT NULL
    OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
-   OR a.did NOT LIKE ` + NostrDIDs + ` AND (coalesce(excluded.handle, a.handle), excluded.display_name,` +
+   OR a.did NOT LIKE ` + NostrDIDs + ` AND (` + takenHandle + `, excluded.display_name,` +
 		` excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return fmt.Errorf("store the names of the members of watch %d: %w", watch, err)

@@ -73,7 +73,7 @@ type Processing struct {
 	Process      int           // concurrent jobs of each projection queue; 8 when zero
 	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
 	PollOnly     bool          // LISTEN does not work, as behind a transaction pooler
-	PollInterval time.Duration // how often a queue that no notification wakes is polled; 30 s when zero, with PollOnly 1 s
+	PollInterval time.Duration // how often a queue that no notification wakes is polled; 10 s when zero, with PollOnly 1 s
 	KeepIndexes  bool          // do not rebuild indexes: the role does not own the tables
 	// Stopping is closed when the process begins to stop. Jobs that wait for
 	// external services then end at once and continue in another process.
@@ -113,7 +113,7 @@ func NewBundle(cfg Config) Bundle {
 	if cfg.PollInterval == 0 && cfg.PollOnly {
 		cfg.PollInterval = time.Second
 	}
-	cfg.PollInterval = cmp.Or(cfg.PollInterval, 30*time.Second)
+	cfg.PollInterval = cmp.Or(cfg.PollInterval, 10*time.Second)
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
 	}
