@@ -146,10 +146,10 @@ UPDATE network_backfills SET problem = $2, unread_since = coalesce(unread_since,
 	return One(ctx, db, fmt.Sprintf("store why network backfill %d reads nothing", id), pgx.RowTo[time.Duration], sql, id, Text(problem))
 }
 
-// GapSealed reports whether an archive that is sealed up to a time has everything of the gap of a
+// IntervalSealed reports whether an archive that is sealed up to a time has everything of the gap of a
 // backfill. That is so if the stream is read from the host of the archive, its last event came after
 // the gap and is sealed, and nothing has been unread since, not even where clocks differ.
-func GapSealed(ctx context.Context, db DB, b NetworkBackfill, host string, sealed time.Time) (bool, error) {
+func IntervalSealed(ctx context.Context, db DB, b NetworkBackfill, host string, sealed time.Time) (bool, error) {
 	const sql = `
 SELECT EXISTS (
     SELECT FROM gaps AS g JOIN streams AS s ON s.name = g.stream

@@ -37,7 +37,7 @@ func backfilledGap(t *testing.T) (b schema.NetworkBackfill, move func(schema.Net
 	}
 	sealed = func(host string, at time.Time) bool {
 		t.Helper()
-		found, err := schema.GapSealed(t.Context(), pool, b, host, at)
+		found, err := schema.IntervalSealed(t.Context(), pool, b, host, at)
 		require.NoError(t, err)
 		return found
 	}

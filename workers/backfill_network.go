@@ -104,7 +104,7 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 		JobLog(ctx, w.Logger).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
 		return w.unread(ctx, job, b, err)
 	case !plan.Sealed.After(b.To):
-		sealed, err := schema.GapSealed(ctx, w.Pool, b, plan.Host, plan.Sealed)
+		sealed, err := schema.IntervalSealed(ctx, w.Pool, b, plan.Host, plan.Sealed)
 		if err != nil {
 			return err
 		}
