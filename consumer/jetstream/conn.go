@@ -22,7 +22,7 @@ type conn struct {
 	events bool          // it is of subscribeEvents, and its filter cannot change
 	zip    *zstd.Decoder // nil: frames are plain
 
-	leaving bool // guarded by the client's lock
+	leaving bool // it ends for a changed filter; guarded by the client's lock
 	serves  bool // used by the reading goroutine
 
 	// Used by the decoding goroutine.

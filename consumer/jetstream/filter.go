@@ -169,9 +169,9 @@ func (c *Client) FilterHash() string {
 }
 
 // SetFilter changes the filter of the current connection and of later ones: of /subscribe
-// without a new dial, while a connection of subscribeEvents ends, at once or a pause after the
-// last one that ended for this reason. If the change fails, the connection ends, and the
-// next one has the new filter.
+// without a new dial, while a connection of subscribeEvents ends. Within a pause after the last
+// change, a connection of either service ends when the pause is over. If the change fails, the
+// connection ends, and the next one has the new filter.
 func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 	f := filter{wanted}
 	if err := f.check(); err != nil {
@@ -202,22 +202,27 @@ func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 // without a filter would.
 const renewPerAccount = 2 * time.Millisecond
 
-// change changes the filter of a connection, or ends the connection for it.
+// change changes the filter of a connection at once if the service can, or ends the connection for it: at once, or
+// when the pause since the last change is over. Until then lists may change as they like. The next connection
+// resumes by time, so it brings what the accounts that were added late did meanwhile.
 func (c *Client) change(ctx context.Context, k *conn, f filter) error {
-	if !k.events {
-		if err := k.setFilter(ctx, f); err != nil {
-			return fmt.Errorf("change the filter: %w", err)
-		}
-		return nil
-	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	now, pause := time.Now(), max(c.cfg.RenewEvery, time.Duration(len(f.Accounts))*renewPerAccount)
+	due := slices.MaxFunc([]time.Time{now, c.renewed.Add(pause)}, time.Time.Compare)
+	ends := k.events || due.After(now)
 	if k.leaving {
+		c.mu.Unlock()
 		return nil
 	}
-	now, pause := time.Now(), max(c.cfg.RenewEvery, time.Duration(len(f.Accounts))*renewPerAccount)
-	k.leaving, c.renewed = true, slices.MaxFunc([]time.Time{now, c.renewed.Add(pause)}, time.Time.Compare)
-	time.AfterFunc(c.renewed.Sub(now), func() { k.Leave(errors.New("the filter has changed")) })
+	k.leaving, c.renewed = ends, due
+	c.mu.Unlock()
+	if ends {
+		time.AfterFunc(due.Sub(now), func() { k.Leave(errors.New("the filter has changed")) })
+		return nil
+	}
+	if err := k.setFilter(ctx, f); err != nil {
+		return fmt.Errorf("change the filter: %w", err)
+	}
 	return nil
 }
 

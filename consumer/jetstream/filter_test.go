@@ -72,7 +72,7 @@ func TestEmptyFilterIsNotEveryone(t *testing.T) {
 	other := slices.IndexFunc(entries, func(e *simnet.Entry) bool { return e.DID != entries[0].DID })
 	someone := entries[other].DID // not whose event everyone would get first
 	cfg := everyone(n.URL())
-	cfg.Filter = consumer.Filter{Accounts: []string{someone}}
+	cfg.Filter, cfg.RenewEvery = consumer.Filter{Accounts: []string{someone}}, time.Nanosecond
 	c := client(t, cfg)
 	conn := connect(t, c, oldest)
 	require.Equal(t, someone, events(t, conn, 1)[0].Author)
@@ -135,6 +135,44 @@ func TestFilterChangesWithoutANewDial(t *testing.T) {
 	require.ErrorContains(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: []string{"nobody"}}), `"nobody" is not a DID`)
 	conn.Close() // never fails
 	require.Error(t, <-ended)
+}
+
+// TestListThatChangesOftenIsSentSeldom changes a list of /subscribe all the time. The first change is a message at once,
+// the others wait until the connection ends for them, and the next one has the newest list.
+func TestListThatChangesOftenIsSentSeldom(t *testing.T) {
+	t.Parallel()
+	var updates atomic.Int64
+	requested := make(chan int, 10)
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, r *http.Request) {
+		requested <- len(r.URL.Query()["wantedDids"])
+		for {
+			if _, _, err := ws.Read(ctx); err != nil {
+				return
+			}
+			updates.Add(1)
+		}
+	})
+	cfg := everyone(address)
+	cfg.Filter, cfg.RenewEvery = consumer.Filter{Accounts: dids(1)}, 300*time.Millisecond
+	c := client(t, cfg)
+	conn := connect(t, c, tip)
+	require.Equal(t, 1, <-requested)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Next(t.Context())
+		ended <- err
+	}()
+	began, newest := time.Now(), 0
+	eventually.True(t, func() bool {
+		newest = 2 + (newest+1)%90
+		require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: dids(newest)}))
+		return len(ended) == 1
+	}, time.Millisecond)
+	require.ErrorContains(t, <-ended, "the filter has changed")
+	require.LessOrEqual(t, updates.Load(), 1+int64(time.Since(began)/cfg.RenewEvery))
+	require.Positive(t, updates.Load())
+	connect(t, c, tip)
+	require.Equal(t, newest, <-requested)
 }
 
 func dids(n int) []string {

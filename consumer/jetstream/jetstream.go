@@ -32,7 +32,7 @@ type Config struct {
 	Wanted   func(collection string) bool // the collections whose records are decoded; nil: all
 
 	RetryEvents time.Duration // 10 min: how long a host that refused subscribeEvents is not asked for it again
-	RenewEvery  time.Duration // 1 s: how often a changed filter may end a connection of subscribeEvents; longer for more than 500 accounts
+	RenewEvery  time.Duration // 1 s: how often a filter may change; longer for more than 500 accounts
 }
 
 // Client connects to one of several servers. One goroutine at a time uses Connect
@@ -51,7 +51,7 @@ type Client struct {
 	whole   int           // a list of so many accounts could not be sent, so the whole network is requested; 0: the list is sent
 	zip     *zstd.Decoder // of /subscribe; nil: frames are plain, because that is configured or the server has another dictionary
 	live    *conn         // the latest connection
-	renewed time.Time     // when a changed filter last ended a connection, or will
+	renewed time.Time     // when a filter last changed, or will
 	hosts   map[string]*host
 }
 
