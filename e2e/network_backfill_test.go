@@ -178,6 +178,43 @@ func TestGapClosesThoughNobodyWrites(t *testing.T) {
 	require.Contains(t, measured(t, second.opsURL(t), ""), "\nweir_network_backfills_open 0\n")
 }
 
+// TestRequestedBackfillEndsThoughNobodyWrites requests the past of a network in which nobody writes any more. The
+// backfill is complete when the last event is sealed, and not before.
+//
+// The test fails if a requested backfill needs something later in the archive.
+func TestRequestedBackfillEndsThoughNobodyWrites(t *testing.T) {
+	t.Parallel()
+	n := archivedNetwork(t, 600, time.Hour)
+	n.SealArchive()
+	n.Travel(-5 * time.Minute)
+	n.Play(100) // it is not sealed
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	env := append(reads(n, database), "WEIR_JETSTREAM_KEY=the archive's key", "WEIR_API_INTERVAL=1ms", "WEIR_QUIET_AFTER=1s")
+	p := start(t, env, "serve")
+	readsAll(t, pool, n)
+	_, err := pool.Exec(t.Context(), `SELECT enqueue_network_backfill(interval '2 hours')`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `UPDATE network_backfills SET to_at = to_at - interval '2 min'`) // as if it was two minutes ago
+	require.NoError(t, err)
+	eventually.True(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM streams WHERE caught_up_at > (SELECT to_at + interval '1 min' FROM network_backfills)`) == 1
+	}, 20*time.Millisecond, "%s", &p.stderr)
+	planned := len(n.Calls("network.bsky.jetstream.listSegments"))
+	eventually.True(t, func() bool { // it has been tried since, to its end
+		backfillsDue(t, pool)
+		return len(n.Calls("network.bsky.jetstream.listSegments")) > planned+1
+	}, 20*time.Millisecond, "%s", &p.stderr)
+	require.Equal(t, 1, count(t, pool, `
+		SELECT count(*) FROM network_backfills WHERE problem LIKE 'the newest events%' AND events > 0 AND completed_at IS NULL`))
+	n.SealArchive()
+	eventually.True(t, func() bool {
+		backfillsDue(t, pool)
+		return count(t, pool, `SELECT count(*) FROM network_backfills WHERE completed_at IS NOT NULL`) == 1
+	}, 100*time.Millisecond, "%s", &p.stderr)
+	equalsLog(t, pool, n)
+}
+
 // TestEmptyDatabaseIsFilledWithThePast reads live events into an empty database, and what the archive
 // has of the past behind them. What was deleted or edited meanwhile stays so.
 //

@@ -146,16 +146,20 @@ UPDATE network_backfills SET problem = $2, unread_since = coalesce(unread_since,
 	return One(ctx, db, fmt.Sprintf("store why network backfill %d reads nothing", id), pgx.RowTo[time.Duration], sql, id, Text(problem))
 }
 
-// IntervalSealed reports whether an archive that is sealed up to a time has everything of the gap of a
-// backfill. That is so if the stream is read from the host of the archive, its last event came after
-// the gap and is sealed, and nothing has been unread since, not even where clocks differ.
-func IntervalSealed(ctx context.Context, db DB, b NetworkBackfill, host string, sealed time.Time) (bool, error) {
+// IntervalSealed reports whether an archive that is sealed up to a time has everything of the interval
+// of a backfill. That is so if the streams are read from the host of the archive, their last events are
+// sealed, and they had nothing unread at a time after the interval by any clock. Of a gap, it is the stream
+// of the gap, and its last event came after the gap. Of a requested interval, it is every stream that is read.
+func IntervalSealed(ctx context.Context, db DB, b NetworkBackfill, host string, sealed, after time.Time) (bool, error) {
 	const sql = `
-SELECT EXISTS (
-    SELECT FROM gaps AS g JOIN streams AS s ON s.name = g.stream
-    WHERE g.id = $1 AND s.host = $2 AND s.last_event_at BETWEEN g.to_at AND $3 AND s.caught_up_at > $4)`
-	return One(ctx, db, "read whether a gap is sealed", pgx.RowTo[bool], sql, b.Gap, host, sealed, b.To)
+SELECT coalesce(bool_and(s.host = $2 AND coalesce(s.last_event_at BETWEEN coalesce(g.to_at, '-infinity') AND $3, false)), false)
+FROM streams AS s LEFT JOIN gaps AS g ON g.id = $1
+WHERE s.caught_up_at > $4 AND CASE WHEN $1::bigint IS NULL THEN ` + ofRepositories + ` ELSE s.name = g.stream END`
+	return One(ctx, db, "read whether an interval is sealed", pgx.RowTo[bool], sql, b.Gap, host, sealed, after)
 }
+
+// ofRepositories selects the streams of the network of repositories.
+const ofRepositories = `(wire <> '` + WireRecording + `' AND NOT starts_with(name, 'nostr:'))`
 
 // GiveUpNetworkBackfill cancels the backfill of a gap.
 func GiveUpNetworkBackfill(ctx context.Context, tx pgx.Tx, id int64, problem string) error {
@@ -192,8 +196,8 @@ WHERE n.id = $1 AND g.id = n.gap_id AND g.closed_at IS NULL`
 // time: what is written later comes from there.
 func StreamsAdvanced(ctx context.Context, db DB, since time.Time) (bool, error) {
 	const sql = `
-SELECT EXISTS (SELECT FROM streams WHERE wire <> $2 AND NOT starts_with(name, 'nostr:') AND greatest(advanced_at, caught_up_at) > $1)`
-	return One(ctx, db, "read whether a stream has advanced", pgx.RowTo[bool], sql, since, WireRecording)
+SELECT EXISTS (SELECT FROM streams WHERE ` + ofRepositories + ` AND greatest(advanced_at, caught_up_at) > $1)`
+	return One(ctx, db, "read whether a stream has advanced", pgx.RowTo[bool], sql, since)
 }
 
 // NetworkBackfillsWithoutJob returns the open backfills without an unfinished job, because it was

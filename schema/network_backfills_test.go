@@ -37,7 +37,7 @@ func backfilledGap(t *testing.T) (b schema.NetworkBackfill, move func(schema.Net
 	}
 	sealed = func(host string, at time.Time) bool {
 		t.Helper()
-		found, err := schema.IntervalSealed(t.Context(), pool, b, host, at)
+		found, err := schema.IntervalSealed(t.Context(), pool, b, host, at, b.To)
 		require.NoError(t, err)
 		return found
 	}
@@ -79,4 +79,39 @@ func TestGapIsSealedIfItsStreamShowsIt(t *testing.T) {
 	require.False(t, sealed("h", last), "something may be unread")
 	execute(`UPDATE streams SET caught_up_at = now(), last_event_at = $1`, b.To.Add(-2*time.Minute))
 	require.False(t, sealed("h", last), "nothing was received after the gap")
+}
+
+// TestRequestedIntervalIsSealedIfAllStreamsShowIt shows the same for an interval that was requested: no stream that is
+// read may have anything that is not sealed.
+func TestRequestedIntervalIsSealedIfAllStreamsShowIt(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := time.Now().Truncate(time.Microsecond)
+	b := schema.NetworkBackfill{From: now.Add(-time.Hour), To: now.Add(-10 * time.Minute)}
+	last, after := now.Add(-20*time.Minute), b.To.Add(time.Minute)
+	sealed := func(at time.Time) bool {
+		t.Helper()
+		found, err := schema.IntervalSealed(t.Context(), pool, b, "h", at, after)
+		require.NoError(t, err)
+		return found
+	}
+	require.False(t, sealed(last), "nothing is read")
+	stream := func(name, wire, host string, last *time.Time, caughtUp time.Time) {
+		t.Helper()
+		do(t, pool, `INSERT INTO streams (name, wire, host, last_event_at, caught_up_at) VALUES ($1, $2, $3, $4, $5)`,
+			name, wire, host, last, caughtUp)
+	}
+	stream("old", "jetstream", "elsewhere", &now, after)
+	stream("nostr:relay", "nostr", "relay", &now, now)
+	stream("file", schema.WireRecording, "", &now, now)
+	require.False(t, sealed(last), "no stream is read since")
+	stream("one", "jetstream", "h", &last, now)
+	require.True(t, sealed(last))
+	require.False(t, sealed(last.Add(-time.Microsecond)), "the stream has an event that the archive does not have")
+	stream("two", "jetstream", "h", nil, now)
+	require.False(t, sealed(last), "it is unknown what the host had before the stream")
+	do(t, pool, `UPDATE streams SET last_event_at = $1 WHERE name = 'two'`, last)
+	require.True(t, sealed(last))
+	do(t, pool, `UPDATE streams SET host = 'other' WHERE name = 'two'`)
+	require.False(t, sealed(last), "the clock of another host")
 }

@@ -104,7 +104,11 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 		JobLog(ctx, w.Logger).Warn("archive_unread", "backfill", b.ID, "host", plan.Host, "error", err)
 		return w.unread(ctx, job, b, err)
 	case !plan.Sealed.After(b.To):
-		sealed, err := schema.IntervalSealed(ctx, w.Pool, b, plan.Host, plan.Sealed)
+		after := b.To
+		if b.Gap == nil { // the interval of a gap has the margin
+			after = after.Add(archiveMargin)
+		}
+		sealed, err := schema.IntervalSealed(ctx, w.Pool, b, plan.Host, plan.Sealed, after)
 		if err != nil {
 			return err
 		}
