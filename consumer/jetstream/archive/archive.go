@@ -21,7 +21,7 @@ import (
 // Config configures a client.
 type Config struct {
 	Endpoints []string // of Jetstream servers, as in consumer/jetstream
-	Key       string   // sent to archives only, over TLS or to this machine; empty: none
+	Key       string   // sent over TLS or to this machine only; empty: none
 	Limit     func(context.Context) (done func(), err error)
 	HTTP      *http.Client
 	UserAgent string
@@ -55,15 +55,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.HTTP != nil {
 		client = *cfg.HTTP
 	}
-	client.CheckRedirect = func(r *http.Request, via []*http.Request) error {
-		if r.URL.Host != via[0].URL.Host || r.URL.Scheme != via[0].URL.Scheme {
-			r.Header.Del("Authorization") // net/http keeps it for subdomains
-		}
-		if len(via) > 5 {
-			return errors.New("too many redirects")
-		}
-		return nil
-	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a server is not to choose others
 	c.cfg.HTTP = &client
 	for _, endpoint := range cfg.Endpoints {
 		u, err := url.Parse(strings.TrimSpace(endpoint))

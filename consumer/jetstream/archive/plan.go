@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -40,6 +41,56 @@ type blockSpan struct {
 	Last  int64 `json:"last"`
 }
 
+// maxTime is the last time of the year 9999, in microseconds.
+const maxTime = 253402300799999999
+
+// UnmarshalJSON checks each segment of a listing before the next one is decoded.
+func (l *listed) UnmarshalJSON(b []byte) error {
+	type plain listed
+	if err := json.Unmarshal(b, (*plain)(l)); err != nil {
+		return err
+	}
+	if l.MaxWitnessedAt == 0 {
+		l.MinWitnessedAt, l.MaxWitnessedAt = l.MinIndexedAt, l.MaxIndexedAt
+	}
+	switch {
+	case !isName(l.Name):
+		return errName
+	case l.MinSeq < 0, l.MaxSeq < l.MinSeq, l.EventCount < 0, l.EventCount > maxBlocks*maxEvents,
+		l.MinWitnessedAt <= 0, l.MaxWitnessedAt < l.MinWitnessedAt, l.MaxWitnessedAt > maxTime:
+		return &DamagedError{Segment: l.Name, Block: -1, Cause: "its bounds in the listing are impossible"}
+	}
+	return nil
+}
+
+// UnmarshalJSON checks each segment of a plan before the next one is decoded.
+func (p *planned) UnmarshalJSON(b []byte) error {
+	type plain planned
+	if err := json.Unmarshal(b, (*plain)(p)); err != nil {
+		return err
+	}
+	if !isName(p.Name) {
+		return errName
+	}
+	bad := len(p.Checksum) != 16 || p.Mode != "segment" && p.Mode != "blocks" || p.Mode == "blocks" && len(p.Blocks) == 0
+	last := int64(-1)
+	for _, span := range p.Blocks {
+		bad = bad || span.First <= last || span.Last < span.First || span.Last >= maxBlocks
+		last = span.Last
+	}
+	if _, err := strconv.ParseUint(p.Checksum, 16, 64); bad || err != nil {
+		return &DamagedError{Segment: p.Name, Block: -1, Cause: "its entry in the plan is impossible"}
+	}
+	return nil
+}
+
+var errName = errors.New("a segment has an impossible name")
+
+// isName reports whether s can be the name of a file, which errors and the log show.
+func isName(s string) bool {
+	return s != "" && len(s) <= 100 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == "" && s[0] != '.'
+}
+
 // snapshot is a page of a plan.
 type snapshot struct {
 	PlannedThroughSeq *int64    `json:"plannedThroughSeq"`
@@ -49,9 +100,11 @@ type snapshot struct {
 
 // Limits of what a server can make Weir hold.
 const (
-	maxJSON     = 64 << 20 // bytes of a page
-	maxSegments = 1 << 20
-	blockEvents = 4096 // of a block, unless the operator chose another number: only for estimates
+	maxJSON     = 32 << 20 // bytes of a page
+	maxPages    = 10_000
+	maxSegments = 1 << 18 // thirty years of a segment an hour
+	maxSpans    = 1 << 23 // of blocks of all of them
+	blockEvents = 4096    // of a block, unless the operator chose another number: only for estimates
 )
 
 // Plan plans how to read an interval from the first server that has an archive. A server whose archive
@@ -127,7 +180,7 @@ func (c *Client) planFrom(ctx context.Context, s server, q Query) (*Plan, error)
 
 // list returns all segments, oldest first.
 func (c *Client) list(ctx context.Context, s server) (all []listed, err error) {
-	cursor := ""
+	cursor, pages := "", 0
 	for {
 		query := url.Values{"limit": {"1000"}}
 		if cursor != "" {
@@ -141,19 +194,16 @@ func (c *Client) list(ctx context.Context, s server) (all []listed, err error) {
 			return nil, err
 		}
 		for _, l := range page.Segments {
-			if l.MaxWitnessedAt == 0 {
-				l.MinWitnessedAt, l.MaxWitnessedAt = l.MinIndexedAt, l.MaxIndexedAt
-			}
-			if l.Name == "" || l.MinSeq < 0 || l.MaxSeq < l.MinSeq || l.MaxWitnessedAt < l.MinWitnessedAt || l.MinWitnessedAt <= 0 {
-				return nil, &DamagedError{Segment: l.Name, Block: -1, Cause: "its bounds in the listing are impossible"}
-			}
 			if n := len(all); n > 0 && l.MinSeq <= all[n-1].MaxSeq {
 				return nil, &DamagedError{Segment: l.Name, Block: -1, Cause: "the listing is not in order"}
 			}
 			all = append(all, l)
 		}
-		if page.Cursor == "" || len(page.Segments) == 0 || len(all) > maxSegments {
+		if page.Cursor == "" || len(page.Segments) == 0 {
 			return all, nil
+		}
+		if pages++; pages == maxPages || len(all) > maxSegments {
+			return nil, errors.New("listSegments has no end")
 		}
 		cursor = page.Cursor
 	}
@@ -168,7 +218,7 @@ func (c *Client) snapshot(ctx context.Context, s server, q Query, after, before 
 	if n := len(q.DIDs); n > 0 && n <= maxPlanDIDs {
 		in["dids"] = q.DIDs
 	}
-	for after < before {
+	for pages, spans := 0, 0; after < before; {
 		in["afterSeq"] = after
 		body, err := json.Marshal(in)
 		if err != nil {
@@ -188,12 +238,13 @@ func (c *Client) snapshot(ctx context.Context, s server, q Query, after, before 
 			*page.PlannedThroughSeq <= after && *page.PlannedThroughSeq < *page.SealedTipSeq {
 			return nil, errors.New("planSnapshot makes no progress")
 		}
-		for i := range page.Segments {
-			if err := page.Segments[i].check(); err != nil {
-				return nil, err
+		for _, one := range page.Segments {
+			if n := len(all); n > 0 && one.MinSeq < all[n-1].MinSeq {
+				return nil, &DamagedError{Segment: one.Name, Block: -1, Cause: "the plan is not in order"}
 			}
+			all, spans = append(all, one), spans+len(one.Blocks)
 		}
-		if all = append(all, page.Segments...); len(all) > maxSegments {
+		if pages++; pages == maxPages || len(all) > maxSegments || spans > maxSpans {
 			return nil, errors.New("planSnapshot has no end")
 		}
 		if *page.PlannedThroughSeq >= *page.SealedTipSeq {
@@ -202,19 +253,6 @@ func (c *Client) snapshot(ctx context.Context, s server, q Query, after, before 
 		after = *page.PlannedThroughSeq
 	}
 	return all, nil
-}
-
-func (p *planned) check() error {
-	bad := p.Name == "" || len(p.Checksum) != 16 || p.Mode != "segment" && p.Mode != "blocks" || p.Mode == "blocks" && len(p.Blocks) == 0
-	last := int64(-1)
-	for _, span := range p.Blocks {
-		bad = bad || span.First <= last || span.Last < span.First || span.Last >= maxBlocks
-		last = span.Last
-	}
-	if _, err := strconv.ParseUint(p.Checksum, 16, 64); bad || err != nil {
-		return &DamagedError{Segment: p.Name, Block: -1, Cause: "its entry in the plan is impossible"}
-	}
-	return nil
 }
 
 // includes reports whether the plan names a block.

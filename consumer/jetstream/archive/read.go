@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/semaphore"
 )
 
 // atOnce is how many blocks are requested at once. Each may be in memory three times: compressed,
-// decompressed and as frames.
+// decompressed and as frames. Together they have at most maxRaw bytes decompressed.
 const atOnce = 3
 
 // Read reads a plan, oldest events first, and calls yield with each portion. It ends with yield's
@@ -26,10 +27,14 @@ func (c *Client) Read(ctx context.Context, p *Plan, yield func(Portion) error) e
 	defer running.Wait()
 	defer cancel()
 	ready := make(chan chan block, atOnce-1) // in the order of the blocks
+	room := semaphore.NewWeighted(maxRaw)
 	failed := make(chan error, 1)
 	running.Go(func() {
 		defer close(ready)
 		failed <- c.each(ctx, p, func(segment *planned, number int, info blockInfo) bool {
+			if room.Acquire(ctx, int64(info.raw)) != nil {
+				return false
+			}
 			one := make(chan block, 1)
 			select {
 			case ready <- one:
@@ -48,6 +53,7 @@ func (c *Client) Read(ctx context.Context, p *Plan, yield func(Portion) error) e
 		if err := yield(got.Portion); err != nil {
 			return err
 		}
+		room.Release(int64(got.raw))
 	}
 	if err := <-failed; err != nil {
 		return c.unread(ctx, p, err)
@@ -66,6 +72,7 @@ func (c *Client) unread(ctx context.Context, p *Plan, err error) error {
 // block is a portion, or why there is none.
 type block struct {
 	Portion
+	raw int // bytes
 	err error
 }
 
@@ -101,7 +108,7 @@ func (c *Client) block(ctx context.Context, p *Plan, segment *planned, number in
 		return block{err: err}
 	}
 	defer zip.Close()
-	b.Through = time.UnixMicro(info.maxAt)
+	b.Through, b.raw = time.UnixMicro(info.maxAt), info.raw
 	b.err = c.repeat(ctx, func(ctx context.Context) error {
 		got, err := c.request(ctx, p.server, r)
 		if err != nil {

@@ -21,6 +21,7 @@ const (
 	maxBlocks   = maxFooter / entryBytes
 	maxFrame    = 32 << 20 // bytes of a block
 	maxRaw      = 64 << 20 // the same before the compression
+	maxEvents   = 1 << 17  // of a block
 )
 
 // header is the part of a file's header that a reader needs.
@@ -83,7 +84,8 @@ func parseIndex(head, footer []byte) (blocks []blockInfo, cause string) {
 		b := blockInfo{size: int(le.Uint32(e[8:])), raw: int(le.Uint32(e[12:])), events: int(le.Uint32(e[16:])),
 			// any value is compared
 			minSeq: le.Uint64(e[20:]), maxSeq: le.Uint64(e[28:]), minAt: int64(le.Uint64(e[36:])), maxAt: int64(le.Uint64(e[44:]))}
-		if at := le.Uint64(e); at != end || b.size > maxFrame || b.raw > maxRaw || b.minSeq > b.maxSeq || b.minAt > b.maxAt {
+		if at := le.Uint64(e); at != end || b.size > maxFrame || b.raw > maxRaw || b.events > maxEvents || b.minSeq > b.maxSeq ||
+			b.minAt > b.maxAt || b.maxAt > maxTime {
 			return nil, fmt.Sprintf("the entry of block %d is impossible", i)
 		}
 		end += 8 + uint64(b.size) // at most maxFrame
