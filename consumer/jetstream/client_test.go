@@ -408,3 +408,18 @@ func TestLargestRecordIsRead(t *testing.T) {
 	})
 	require.Equal(t, record, string(events(t, connect(t, client(t, everyone(address)), tip), 1)[0].Record))
 }
+
+// TestFrameWithoutEndEndsTheConnection reads a frame that goes on for ever, whose parts show that the server is alive.
+func TestFrameWithoutEndEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
+		frame, err := ws.Writer(ctx, websocket.MessageText)
+		for err == nil {
+			_, err = frame.Write(make([]byte, 10_000))
+		}
+	})
+	cfg := everyone(address)
+	cfg.ReadLimit = 1000
+	_, err := connect(t, client(t, cfg), tip).Next(t.Context())
+	require.ErrorContains(t, err, "a frame is longer than 64000 bytes")
+}

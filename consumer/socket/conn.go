@@ -236,12 +236,16 @@ func (k *Conn) read() (consumer.Frame, error) {
 	}
 }
 
-// discard reads a message of any length to its end. Each part of it shows that the
-// server is alive.
+// mostRead is how often as long as the read limit a message may be. Without an end, it would be read for ever: it
+// shows that the server is alive.
+const mostRead = 64
+
+// discard reads a message that is too long to its end. Each part of it shows that the server is alive.
 func (k *Conn) discard(message io.Reader) error {
 	part := make([]byte, 64<<10)
-	for {
-		_, err := message.Read(part)
+	for left := mostRead * k.dialer.cfg.ReadLimit; left > 0; {
+		n, err := message.Read(part)
+		left -= int64(n)
 		k.lastFrame.Set(time.Now())
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -250,6 +254,7 @@ func (k *Conn) discard(message io.Reader) error {
 			return err
 		}
 	}
+	return fmt.Errorf("a frame is longer than %d bytes", mostRead*k.dialer.cfg.ReadLimit)
 }
 
 // watch pings a server that has been silent, and ends the connection if it does not
