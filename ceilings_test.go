@@ -69,7 +69,12 @@ func TestCeilings(t *testing.T) {
 		return nil
 	}))
 	require.Greater(t, files, 100)
-	require.ElementsMatch(t, rowsAndMessages(), wide, "a struct has more than %d fields", widestStruct)
+	excepted := slices.DeleteFunc(rowsAndMessages(), func(name string) bool {
+		path, _, _ := strings.Cut(name, " ")
+		_, err := os.Stat(path) // a feature may have been removed
+		return err != nil
+	})
+	require.ElementsMatch(t, excepted, wide, "a struct has more than %d fields", widestStruct)
 }
 
 // fieldsOf returns the number of fields of a struct; what it embeds is one.

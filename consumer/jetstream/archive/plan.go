@@ -88,7 +88,8 @@ var errName = errors.New("a segment has an impossible name")
 
 // isName reports whether s can be the name of a file, which errors and the log show.
 func isName(s string) bool {
-	return s != "" && len(s) <= 100 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == "" && s[0] != '.'
+	const characters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+	return s != "" && len(s) <= 100 && s[0] != '.' && strings.Trim(s, characters) == ""
 }
 
 // snapshot is a page of a plan.
