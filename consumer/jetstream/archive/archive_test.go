@@ -1,9 +1,11 @@
 package archive_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -332,4 +334,29 @@ type refusing func(*http.Request)
 func (f refusing) RoundTrip(r *http.Request) (*http.Response, error) {
 	f(r)
 	return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r}, nil
+}
+
+// ends is a log whose first line ends something.
+type ends func()
+
+func (f ends) Write(line []byte) (int, error) {
+	f()
+	return len(line), nil
+}
+
+// TestWhatFailedIsSaidWhenTheTimeEnds ends the time of a reading in the wait for a missing block.
+func TestWhatFailedIsSaidWhenTheTimeEnds(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Archive{})
+	n.SpoilBlocks(simnet.BlockAbsent, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := archive.New(archive.Config{
+		Endpoints: []string{n.URL()}, Retry: time.Hour, Logger: slog.New(slog.NewTextHandler(ends(cancel), nil)),
+	})
+	require.NoError(t, err)
+	p, err := c.Plan(ctx, everything())
+	require.NoError(t, err)
+	err = c.Read(ctx, p, func(archive.Portion) error { return nil })
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "BlockNotFound")
 }

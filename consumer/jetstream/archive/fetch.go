@@ -70,14 +70,17 @@ func final(err error) bool {
 var errRange = errors.New("the server does not send the requested range of bytes: archives need one that does, and another server of " +
 	"WEIR_JETSTREAM may")
 
-// repeat calls f until it succeeds, with growing waits.
-func (c *Client) repeat(ctx context.Context, f func(context.Context) error) error {
+// repeat calls f until it succeeds, with growing waits. If the time ends first, the error says what failed until then.
+func (c *Client) repeat(ctx context.Context, f func(context.Context) error) (err error) {
 	wait := c.cfg.Retry
 	for attempt := 1; ; attempt++ {
-		err := f(ctx)
+		before := err
+		err = f(ctx)
 		switch {
 		case err == nil:
 			return nil
+		case ctx.Err() != nil && before != nil:
+			return fmt.Errorf("%w; then %w", before, ctx.Err())
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case attempt == attempts || final(err):
@@ -89,8 +92,8 @@ func (c *Client) repeat(ctx context.Context, f func(context.Context) error) erro
 		if errors.As(err, &refused) {
 			pause = min(max(wait, refused.wait), longestWait)
 		}
-		if err := retry.Sleep(ctx, pause); err != nil {
-			return err
+		if ended := retry.Sleep(ctx, pause); ended != nil {
+			return fmt.Errorf("%w; then %w", err, ended)
 		}
 		wait *= 2
 	}
