@@ -60,6 +60,16 @@ func (c *chaos) compareEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (
 	}
 	log := c.net.Log().Entries()
 	oracle := fold(slices.DeleteFunc(slices.Clone(log), func(e *simnet.Entry) bool { return c.lost[e] && !compared.restores(e) }))
+	oracle.renamed = map[accountKey][]string{}
+	for _, e := range log {
+		switch key := accountKey(e.DID); {
+		case e.Kind != "identity":
+		case c.lost[e]:
+			oracle.renamed[key] = append(oracle.renamed[key], e.Handle)
+		default:
+			delete(oracle.renamed, key)
+		}
+	}
 	oracle.deadLettersExpected, oracle.doubts = c.deadLetters(), c.doubts
 	oracle.gapsExpected, oracle.merged, oracle.keysGone = len(c.holes), c.merged, c.relay
 	found, err := foundRecords(ctx, tx)

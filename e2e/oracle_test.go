@@ -30,8 +30,9 @@ type oracle struct {
 
 	doubts   []string // accounts with refused commits: their dead letters are not counted
 	restored comparisons
-	ahead    bool // count shares dated after the end of a window, as if the window ended now
-	keysGone bool // commits of deleted accounts may never have been verified, so their deletions are not required
+	ahead    bool                    // count shares dated after the end of a window, as if the window ended now
+	renamed  map[accountKey][]string // handles that no stored event announced after the account's last one; its profile has them
+	keysGone bool                    // commits of deleted accounts may never have been verified, so their deletions are not required
 }
 
 // ranked is one line of the ranking.
@@ -247,8 +248,8 @@ SELECT a.did, coalesce(a.handle, ''), a.status, p.named_at IS NOT NULL FROM acco
 		var named bool // after a minute the names of the accounts that the page shows are read
 		err = rows.Scan(&k, &r.handle, &r.status, &named)
 		allow(want, tr.accounts, k)
-		if expected := want[k]; named && r.status == "active" && expected.handle == "" && (expected.status == "" || expected.status == "active") {
-			want[k] = r
+		if expected := want[k]; named && (expected.handle == "" || slices.Contains(tr.renamed[k], r.handle)) {
+			want[k] = accountRow{handle: r.handle, status: cmp.Or(expected.status, "active"), stranger: expected.stranger}
 		}
 		return k, r, err
 	})
