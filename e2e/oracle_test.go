@@ -241,11 +241,11 @@ func (tr oracle) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, er
 
 func (tr oracle) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
-SELECT a.did, coalesce(a.handle, ''), a.status, p.named_at IS NOT NULL FROM accounts AS a LEFT JOIN profiles AS p ON p.did = a.did`
+SELECT a.did, coalesce(a.handle, ''), a.status, p.did IS NOT NULL FROM accounts AS a LEFT JOIN profiles AS p ON p.did = a.did`
 	want := maps.Clone(tr.accounts)
 	maps.DeleteFunc(want, func(_ accountKey, r accountRow) bool { return r.stranger && r.status == "active" })
 	return compareTable(ctx, tx, "accounts", want, sql, func(rows pgx.Rows) (k accountKey, r accountRow, err error) {
-		var named bool // after a minute the names of the accounts that the page shows are read
+		var named bool // whom the page shows has a profile, whose names are read after a minute
 		err = rows.Scan(&k, &r.handle, &r.status, &named)
 		allow(want, tr.accounts, k)
 		if expected := want[k]; named && (expected.handle == "" || slices.Contains(tr.renamed[k], r.handle)) {
