@@ -133,7 +133,9 @@ proxy() {
 	echo "$version" >"$folder/list"
 	echo "{\"Version\":\"$version\",\"Time\":\"$(date --utc --date="@$SOURCE_DATE_EPOCH" +%FT%TZ)\"}" >"$folder/$version.info"
 	cp go.mod "$folder/$version.mod"
-	git archive --format=zip --prefix="$module@$version/" --output="$folder/$version.zip" HEAD
+	local nested=() # a module inside of this one is not part of it
+	for mod in $(git ls-files '*/go.mod'); do nested+=(":(exclude)${mod%/go.mod}"); done
+	git archive --format=zip --prefix="$module@$version/" --output="$folder/$version.zip" HEAD . "${nested[@]}"
 }
 
 for platform in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do archive "$platform"; done
