@@ -110,19 +110,28 @@ func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sha
 		}
 	}
 	w.Projected(p.records)
+	var next []river.JobArgs
+	if p.due {
+		next = append(next, CheckSubjectsArgs{})
+	}
+	if p.unread && w.profiles {
+		next = append(next, ReadProfilesArgs{})
+	}
+	if p.short && w.resolves {
+		next = append(next, ResolveLinksArgs{})
+	}
+	return enqueue(ctx, next...)
+}
+
+// enqueue adds jobs by the client that runs this one. Outside a client, nothing is enqueued.
+func enqueue(ctx context.Context, all ...river.JobArgs) error {
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
 	if err != nil {
-		return nil // outside a client, nothing is enqueued
+		return nil
 	}
-	for _, next := range []struct {
-		needed bool
-		args   river.JobArgs
-	}{{p.due, CheckSubjectsArgs{}}, {p.unread && w.profiles, ReadProfilesArgs{}}, {p.short && w.resolves, ResolveLinksArgs{}}} {
-		if !next.needed {
-			continue
-		}
-		if _, err := client.Insert(ctx, next.args, nil); err != nil {
-			return fmt.Errorf("enqueue %s: %w", next.args.Kind(), err)
+	for _, args := range all {
+		if _, err := client.Insert(ctx, args, nil); err != nil {
+			return fmt.Errorf("enqueue %s: %w", args.Kind(), err)
 		}
 	}
 	return nil

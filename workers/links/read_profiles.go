@@ -2,10 +2,8 @@ package links
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
@@ -37,7 +35,11 @@ func (w *ReadProfiles) Work(ctx context.Context, _ *river.Job[ReadProfilesArgs])
 	if err := w.readDue(ctx, asking); err != nil {
 		return err
 	}
-	return w.readNames(ctx, asking)
+	named, err := w.readNames(ctx, asking)
+	if err == nil && named {
+		err = enqueue(ctx, VerifyHandlesArgs{})
+	}
+	return err
 }
 
 // readDue reads which accounts are shown to strangers.
@@ -66,32 +68,27 @@ func (w *ReadProfiles) readDue(ctx, asking context.Context) error {
 	}
 }
 
-// readNames reads the names of accounts that the page shows, whose handles are verified next.
-func (w *ReadProfiles) readNames(ctx, asking context.Context) error {
-	for {
+// readNames reads the names of accounts that the page shows. It reports whether it has stored any.
+func (w *ReadProfiles) readNames(ctx, asking context.Context) (stored bool, err error) {
+	for ; ; stored = true {
 		now, err := schema.Now(ctx, w.pool)
 		if err != nil {
-			return err
+			return stored, err
 		}
 		faces, err := ranking.UnnamedFaces(ctx, w.pool, now.Add(-profilesAgain), bluesky.MostProfiles)
 		if err != nil || len(faces) == 0 {
-			return err
+			return stored, err
 		}
 		profiles, err := w.read(asking, faces)
 		if err != nil {
-			return nil // the next run asks again
+			return stored, nil // the next run asks again
 		}
 		var named []schema.Member
 		for _, p := range profiles {
 			named = append(named, schema.Member(p))
 		}
 		if err := schema.RecordNames(ctx, w.pool, faces, named, now); err != nil {
-			return err
-		}
-		if client, err := river.ClientFromContextSafely[pgx.Tx](ctx); err == nil {
-			if _, err := client.Insert(ctx, VerifyHandlesArgs{}, nil); err != nil {
-				return fmt.Errorf("enqueue %s: %w", VerifyHandlesArgs{}.Kind(), err)
-			}
+			return stored, err
 		}
 	}
 }

@@ -34,7 +34,8 @@ const (
 	handlesAtOnce = 8
 )
 
-// Work checks the handles of those whom the ranking shows, and some others. One that cannot be checked now stays due.
+// Work checks the handles of the accounts that the ranking shows, and of some others. A handle that cannot be checked now
+// stays due.
 func (w *VerifyHandles) Work(ctx context.Context, _ *river.Job[VerifyHandlesArgs]) error {
 	now, err := schema.Now(ctx, w.pool)
 	if err != nil {
