@@ -245,7 +245,7 @@ SELECT a.did, coalesce(a.handle, ''), a.status, p.did IS NOT NULL FROM accounts 
 	want := maps.Clone(tr.accounts)
 	maps.DeleteFunc(want, func(_ accountKey, r accountRow) bool { return r.stranger && r.status == "active" })
 	return compareTable(ctx, tx, "accounts", want, sql, func(rows pgx.Rows) (k accountKey, r accountRow, err error) {
-		var named bool // whom the page shows has a profile, whose names are read after a minute
+		var named bool // it has a profile: its names are read when the page shows it
 		err = rows.Scan(&k, &r.handle, &r.status, &named)
 		allow(want, tr.accounts, k)
 		if expected := want[k]; named && (expected.handle == "" || slices.Contains(tr.renamed[k], r.handle)) {

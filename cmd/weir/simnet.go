@@ -32,8 +32,8 @@ func simnetCommand() *cobra.Command {
 				return err
 			}
 			network := simnet.Config{
-				Seed: seed, Accounts: accounts, History: history, HistorySpan: span, Serving: simnet.Serving{Events: true, Archive: &simnet.Archive{}},
-				Logger: cfg.ForTerminal(slog.LevelWarn).Logger(),
+				Seed: seed, Accounts: accounts, History: history, HistorySpan: span,
+				Serving: simnet.Serving{Events: true, Archive: &simnet.Archive{}}, Logger: cfg.ForTerminal(slog.LevelWarn).Logger(),
 			}
 			switch mix {
 			case "posts":
