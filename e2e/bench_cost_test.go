@@ -187,7 +187,7 @@ func BenchmarkIdle(b *testing.B) {
 // steadyCost is what `weir serve` and its Postgres take a minute, and the memory of the former in MB.
 type steadyCost struct{ cpu, postgres, transactions, wal, memory float64 }
 
-// steady runs `weir serve` for half a minute at a rate of events a second.
+// steady measures `weir serve` for a minute at a rate of events a second.
 func steady(b *testing.B, server *devpg.Server, rate float64) steadyCost {
 	b.Helper()
 	url, pool := benchDatabase(b, server)
@@ -206,10 +206,14 @@ func steady(b *testing.B, server *devpg.Server, rate float64) steadyCost {
 	var backend int
 	require.NoError(b, pool.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
 	postgres := against{b: b, postmaster: readProcess(b, backend).parent}
+	live := func(span time.Duration) {
+		ctx, cancel := context.WithTimeout(b.Context(), span)
+		defer cancel()
+		n.Live(ctx, rate)
+	}
+	live(11 * time.Second) // connections report their transactions after ten idle seconds: those of the wait above, too
 	before, transacted, worked := readSoak(b, pool, at), transactions(), postgres.postgres()
-	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
-	defer cancel()
-	n.Live(ctx, rate)
+	live(time.Minute) // so that each periodic job of a minute runs once
 	after := readSoak(b, pool, at)
 	perMinute := time.Minute.Seconds() / after.at.Sub(before.at).Seconds()
 	one := steadyCost{after.since(before, "process_cpu_seconds_total") * perMinute, (postgres.postgres() - worked).Seconds() * perMinute,
