@@ -344,10 +344,11 @@ func (f ends) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestWhatFailedIsSaidWhenTheTimeEnds ends the time of a reading in the wait for a missing block.
+// TestWhatFailedIsSaidWhenTheTimeEnds ends the time of a reading in the wait for a missing block. There is
+// one block: of several at once, the first could be asked for when the time ends.
 func TestWhatFailedIsSaidWhenTheTimeEnds(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Archive{})
+	n := network(t, simnet.Archive{BlockEvents: 10_000, SegmentBlocks: 1})
 	n.SpoilBlocks(simnet.BlockAbsent, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := archive.New(archive.Config{
