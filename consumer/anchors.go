@@ -79,18 +79,17 @@ type anchored struct {
 	seq int64
 }
 
-// newRecentAnchors continues from a position. If this connection may number frames
-// differently, the anchors' sequence numbers are dropped.
-func newRecentAnchors(from *schema.Position, sameNumbers, keepNumbers bool) recentAnchors {
-	t := recentAnchors{anchors: from.Anchors, numbers: keepNumbers, lag: from.Lag()}
-	if sameNumbers {
-		t.last = from.Anchor
-		return t
-	}
+// newRecentAnchors continues from a position.
+func newRecentAnchors(from *schema.Position) recentAnchors {
+	return recentAnchors{anchors: from.Anchors, last: from.Anchor, lag: from.Lag()}
+}
+
+// renumbered drops the anchors' sequence numbers: this connection may number frames differently.
+func (t *recentAnchors) renumbered() {
+	t.last = nil
 	for i := range t.anchors {
 		t.anchors[i].Seq = 0
 	}
-	return t
 }
 
 func (t *recentAnchors) add(p *FramePosition) {

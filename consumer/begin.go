@@ -29,12 +29,14 @@ func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) er
 }
 
 // connect makes the next connection and its session.
-func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (*session, error) {
+func (c *Consumer) connect(ctx context.Context, commits *committer, begins resumeAt) (*session, error) {
 	from, filter := commits.position, c.cfg.filterHash()
-	expired := c.expired(from, commits.moved)
+	if c.expired(from, commits.moved) {
+		begins = atStart
+	}
 	requested := map[string]Cursor{}
 	at := func(host string) Cursor {
-		requested[host] = c.cfg.plan(from, host, filter, anew, expired).cursor(c.cfg.Start, c.cfg.Rewind)
+		requested[host] = c.cfg.plan(from, host, filter, begins).cursor(c.cfg.Start, c.cfg.Rewind)
 		return requested[host]
 	}
 	report := func(a Attempt) { c.connectFailure.Store(&a) }
@@ -45,10 +47,14 @@ func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (
 	now := time.Now()
 	s := &session{
 		Consumer: c, conn: conn, connected: now, requested: requested[conn.Host()],
-		buf: newBuffer(c.cfg.BufferBytes), resume: c.cfg.plan(from, conn.Host(), filter, anew, expired), commits: make(chan *batch),
+		buf: newBuffer(c.cfg.BufferBytes), resume: c.cfg.plan(from, conn.Host(), filter, begins), commits: make(chan *batch),
 		decoding: decoding{counted: map[counted]int{}}, base: schema.Position{Host: conn.Host(), FilterHash: filter},
 	}
-	s.anchors = newRecentAnchors(&from, s.resume.exact, c.cfg.can.Anchors > 1)
+	s.anchors = newRecentAnchors(&from)
+	s.anchors.numbers = c.cfg.can.Anchors > 1
+	if !s.resume.exact {
+		s.anchors.renumbered()
+	}
 	s.resume.connected = c.clock.latest(now)
 	if s.resume.otherHost && !from.CaughtUp.IsZero() {
 		s.base.CaughtUp = from.CaughtUp.Add(-from.Lag()) // the other host may have lagged

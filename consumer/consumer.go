@@ -296,19 +296,19 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	if err := c.leased(stop); err != nil {
 		return err
 	}
-	anew := false
+	begins := atCursor
 	for stop.Err() == nil {
 		if c.depth.Load() > 0 {
 			retry.Sleep(stop, 100*time.Millisecond) // the next turn checks the context
 			continue
 		}
-		s, err := c.connect(stop, commits, anew)
+		s, err := c.connect(stop, commits, begins)
 		switch {
 		case stop.Err() != nil && err != nil:
 			return nil
 		case errors.Is(err, ErrCursorRefused):
 			c.mismatch("", err)
-			anew = true
+			begins = earlier
 			continue
 		case err != nil:
 			return err
@@ -325,7 +325,10 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			commits.position.CaughtUp, commits.position.Quiet = later(commits.position.CaughtUp, at), true
 		}
 		c.session.Store(nil)
-		anew = errors.Is(err, errResume) || errors.Is(err, ErrCursorRefused)
+		begins = atCursor
+		if errors.Is(err, errResume) || errors.Is(err, ErrCursorRefused) {
+			begins = earlier
+		}
 		switch {
 		case errors.Is(err, ErrEnd):
 			return ErrEnd
@@ -333,7 +336,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			return context.Cause(work)
 		case stop.Err() != nil:
 			return nil
-		case anew:
+		case begins == earlier:
 			c.mismatch(s.conn.Host(), err)
 		case errors.Is(err, schema.ErrFenced), s.broken.Load():
 			return err

@@ -63,13 +63,21 @@ func exactFor(p schema.Position, host, filterHash string) bool {
 	return p.CursorKind != string(CursorNone) && p.Anchor != nil && p.Host == host && p.FilterHash == filterHash
 }
 
-// plan returns how a connection to a host resumes a position. With anew, it does
-// not request the stored cursor.
-func (c *Config) plan(from schema.Position, host, filterHash string, anew, expired bool) *resume {
-	r := &resume{from: from, expired: expired, can: c.can, threshold: c.GapThreshold, otherHost: from.Host != host}
+// resumeAt is where a resume begins.
+type resumeAt uint8
+
+const (
+	atCursor resumeAt = iota // at the stored cursor, if the host can be asked for it
+	earlier                  // before the position: its cursor was not honoured
+	atStart                  // at the configured start: the position is too old
+)
+
+// plan returns how a connection to a host resumes a position.
+func (c *Config) plan(from schema.Position, host, filterHash string, begins resumeAt) *resume {
+	r := &resume{from: from, expired: begins == atStart, can: c.can, threshold: c.GapThreshold, otherHost: from.Host != host}
 	r.settled = from.CursorKind == string(CursorNone)
-	r.exact = !anew && !expired && exactFor(from, host, filterHash)
-	if a := from.Anchor; a != nil && !expired {
+	r.exact = begins == atCursor && exactFor(from, host, filterHash)
+	if a := from.Anchor; a != nil && !r.expired {
 		passes := (c.Follows == nil || c.Follows(a.DID)) && (a.Collection == "" || c.Wanted(a.Collection))
 		r.expectsAnchor = from.FilterHash == filterHash || passes
 	}

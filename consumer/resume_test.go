@@ -142,11 +142,14 @@ func TestOtherHostDropsSequenceNumbers(t *testing.T) {
 	p := stored(at(7, noon, "a"))
 	p.Anchors[0] = schema.AnchorHash{Hash: 1, Seq: 7}
 	same, other := p, p
-	trailed := newRecentAnchors(&p, true, true)
+	trailed := newRecentAnchors(&p)
+	trailed.numbers = true
 	trailed.mark(&same)
 	require.Equal(t, p.Anchors, same.Anchors)
 	require.Equal(t, p.Anchor, same.Anchor)
-	trailed = newRecentAnchors(&p, false, true)
+	trailed = newRecentAnchors(&p)
+	trailed.numbers = true
+	trailed.renumbered()
 	trailed.mark(&other)
 	require.Equal(t, schema.Anchors{{Hash: 1}}, other.Anchors)
 	require.Nil(t, other.Anchor)
@@ -158,7 +161,7 @@ var noon = time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 // position returns a position at noon, after one event of each account.
 func position(accounts ...string) schema.Position {
 	p := stored(at(7, noon, "a"))
-	tr := newRecentAnchors(&schema.Position{}, true, false)
+	tr := newRecentAnchors(&schema.Position{})
 	for _, did := range accounts {
 		ev := at(7, noon, "a")
 		ev.Identity.Author = did
@@ -299,7 +302,7 @@ func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String()
 func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	t.Parallel()
 	var p schema.Position
-	tr := newRecentAnchors(&p, true, false)
+	tr := newRecentAnchors(&p)
 	say := func(did, rkey string, late time.Duration) {
 		ev := at(1, noon, rkey)
 		ev.Identity.Author, ev.Identity.Revision = did, tid(noon.Add(-late).Add(time.Duration(tr.revs)))
@@ -330,7 +333,7 @@ func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	tr.mark(&p)
 	require.WithinDuration(t, noon.Add(-time.Minute), p.WrittenAt, time.Millisecond)
 
-	resumed := newRecentAnchors(&p, true, false)
+	resumed := newRecentAnchors(&p)
 	next := p
 	resumed.mark(&next)
 	require.Equal(t, p, next, "an empty batch must keep the position")
@@ -420,7 +423,7 @@ func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 		}
 		last := databaseTime(-time.Second, 0)
 		from := stored(last)
-		tr := newRecentAnchors(&schema.Position{}, true, false)
+		tr := newRecentAnchors(&schema.Position{})
 		tr.add(&last)
 		tr.mark(&from)
 		ask := func(otherHost bool) *resume {
