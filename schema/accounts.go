@@ -136,12 +136,12 @@ type ExpiredAccounts struct {
 // until it is purged. The row of an erased or blocked account stays.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
-` + kindsIn("records_other") + `, due AS MATERIALIZED (
+` + kindsIn("records_other") + `, due AS (
     SELECT a.did, a.status, a.status_at, a.hidden_at, a.purged_for, a.purge_at, a.erased_rev FROM accounts AS a
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4
     FOR UPDATE SKIP LOCKED
-), checked AS MATERIALIZED (
+), checked AS (
     SELECT s.did,
            s.erased_rev IS NOT NULL OR s.status = 'blocked' OR s.status <> 'active'
                AND NOT (coalesce(greatest(s.status_at, s.hidden_at), '-infinity') <= $2

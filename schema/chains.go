@@ -44,7 +44,7 @@ func (b *Batch) queueChained(q *pgx.Batch, broken *[]Desynchronized) {
 		return
 	}
 	const sql = `
-WITH known AS MATERIALIZED (
+WITH known AS (
     SELECT c.did, c.rev, c.data FROM chains AS c WHERE c.did = ANY ($1::text[]) ORDER BY c.did FOR UPDATE
 ), chained AS (
     SELECT l.did, l.rev COLLATE "C" AS rev, l.data, l.why, l.n, l.prev,

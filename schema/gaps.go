@@ -70,7 +70,7 @@ const ofGap = `(w.did LIKE ` + NostrDIDs + `) = starts_with(g.stream, 'nostr:')`
 func StartGap(ctx context.Context, tx pgx.Tx, gap int64, now time.Time) (s StartedGap, ok bool, err error) {
 	// Lock accounts before gaps, as the end of a backfill does.
 	const later = `
-WITH concerned AS MATERIALIZED (
+WITH concerned AS (
     SELECT a.did, g.from_at
     FROM gaps AS g
     JOIN accounts AS a ON a.status NOT IN ('active', 'deleted')

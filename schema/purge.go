@@ -121,7 +121,7 @@ func keepColumns(rules []KeepRule) (pattern pgtype.FlatArray[string], stays pgty
 func PurgeProjected(ctx context.Context, db DB, table, did string, rules []KeepRule, limit int) (int, error) {
 	// The table may be partitioned, and then a ctid names a row in each partition.
 	sql := `
-WITH going AS MATERIALIZED (
+WITH going AS (
     SELECT p.tableoid, p.ctid, p.collection, p.rkey FROM %[1]s AS p
     WHERE p.did = $1 AND` + goes("p.collection") + `AND` + PurgeableCondition + `
     LIMIT $4 FOR UPDATE OF p SKIP LOCKED

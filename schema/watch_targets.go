@@ -50,8 +50,8 @@ const ManyPosts = 10_000
 // if target is empty.
 func ReadProgress(ctx context.Context, db DB, target string) (Progress, error) {
 	const sql = `
-WITH chosen AS MATERIALIZED (SELECT w.* FROM watches AS w WHERE $1 IN ('', w.target)),
-members AS MATERIALIZED (SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id IN (SELECT c.id FROM chosen AS c))
+WITH chosen AS (SELECT w.* FROM watches AS w WHERE $1 IN ('', w.target)),
+members AS (SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id IN (SELECT c.id FROM chosen AS c))
 SELECT (SELECT count(*) FROM chosen)                                                            AS watches,
        (SELECT count(*) FROM chosen AS c WHERE c.synced_at IS NULL)                             AS unread,
        (SELECT count(*) FROM chosen AS c WHERE c.synced_at IS NULL AND c.problem <> '')         AS problems,

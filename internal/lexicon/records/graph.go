@@ -86,7 +86,7 @@ WITH RECURSIVE walk AS (
         OR n.cut
     FROM walk AS w
     CROSS JOIN LATERAL (
-        WITH visited AS MATERIALIZED (
+        WITH visited AS (
             SELECT e.*
             FROM (SELECT f.node, split_part(f.node, '/', 1) COLLATE "C" AS did, split_part(f.node, '/', 2) COLLATE "C" AS collection,
                 split_part(f.node, '/', 3) COLLATE "C" AS rkey FROM unnest(w.frontier) AS f (node)) AS f

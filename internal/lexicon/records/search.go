@@ -49,7 +49,7 @@ func Search(ctx context.Context, db DB, q Query, limit int, after Cursor) (page 
 		}
 	}
 	sql := `
-WITH found AS MATERIALIZED (
+WITH found AS (
     SELECT t.did, t.collection, t.rkey, ts_rank_cd(t.words, $1::tsquery) AS rank
     FROM record_texts AS t
     WHERE t.words @@ $9::tsquery AND ($2 = '' OR t.collection = $2)
