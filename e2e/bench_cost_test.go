@@ -195,7 +195,8 @@ func steady(b *testing.B, server *devpg.Server, rate float64) steadyCost {
 	require.NoError(b, err)
 	require.NoError(b, n.Start("127.0.0.1:0"))
 	defer n.Stop()
-	serve := start(b, append(alone(n, url), "WEIR_LEASE_TTL=10s"), "serve")
+	defaults := []string{"WEIR_LEASE_TTL=10s", "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m", "WEIR_QUIET_AFTER=5s"}
+	serve := start(b, append(alone(n, url), defaults...), "serve")
 	at := serve.opsURL(b)
 	becomes(b, at, "quiet")
 	transactions := func() (n float64) {
