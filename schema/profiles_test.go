@@ -33,3 +33,21 @@ func TestNamesReadBeforeARenameDoNotUndoIt(t *testing.T) {
 		require.Equal(t, []string{c.want}, column(t, pool, `SELECT handle FROM accounts`))
 	}
 }
+
+// TestNamesReadByAClockAheadDoNotOutlastARename reads a name while our clock is an hour ahead. The account is renamed a
+// minute later.
+func TestNamesReadByAClockAheadDoNotOutlastARename(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	noon := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	lease := take(t, pool, "a")
+	execute(t, pool, `UPDATE streams SET last_event_at = '`+noon.Format(time.RFC3339)+`'`)
+	read := []schema.Member{{DID: "did:plc:a", Handle: "read.example"}}
+	require.NoError(t, schema.RecordNames(t.Context(), pool, []string{"did:plc:a"}, read, noon.Add(time.Hour)))
+	require.Equal(t, []string{"read.example"}, column(t, pool, `SELECT handle FROM accounts`))
+	_, err := apply(t.Context(), pool, lease, schema.Batch{
+		Handles: []schema.Handle{{DID: "did:plc:a", Handle: "new.example", At: noon.Add(time.Minute)}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"new.example"}, column(t, pool, `SELECT handle FROM accounts`))
+}
