@@ -85,7 +85,7 @@ func variantsOf(k string) string {
 func wantCards(rows string) string {
 	return `
 WITH k AS (` + rows + `), variants AS (` + variantsOf("k") + `
-), wanted AS MATERIALIZED (
+), wanted AS (
     SELECT a.link_id, max(a.sharers) AS sharers
     FROM (
         SELECT k.link_id, k.sharers FROM k

@@ -207,7 +207,7 @@ const ofOwn = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
 const selectChanges = `
 WITH asked AS (
     SELECT a.* FROM unnest($1::bigint[], $2::text[], $5::text[], $6::text[]) AS a (link_id, did, subject_did, subject_rkey)
-), pairs AS MATERIALIZED (
+), pairs AS (
     SELECT a.link_id, a.did FROM asked AS a WHERE a.link_id IS NOT NULL AND a.did IS NOT NULL
     UNION
     SELECT s.link_id, a.did FROM asked AS a

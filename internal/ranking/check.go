@@ -131,7 +131,7 @@ func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Differenc
 // account of a row, if it has one; also is a further condition for a stored row k.
 func differ(kept, truth, key, did, also string) string {
 	return `
-WITH k AS MATERIALIZED (` + kept + `), t AS MATERIALIZED (` + truth + `)
+WITH k AS (` + kept + `), t AS (` + truth + `)
 SELECT link_id, ` + did + `, coalesce(to_jsonb(k)::text, ''), coalesce(to_jsonb(t)::text, '')
 FROM k FULL JOIN t USING (` + key + `)
 WHERE k IS DISTINCT FROM t` + also + `
@@ -173,7 +173,7 @@ func checkVotes(ctx context.Context, tx pgx.Tx, s state, links []int64, found fu
 	}
 	kept := votes("sharers") + ` AND ` + among("f.link_id", 2, links)
 	truth := `
-    WITH own AS MATERIALIZED (` + ownPosts(among("s.link_id", 2, links)) + `),` + everyVote + votes("votes")
+    WITH own AS (` + ownPosts(among("s.link_id", 2, links)) + `),` + everyVote + votes("votes")
 	sql := differ(kept, truth, "did, link_id", "did", ` AND coalesce(least(k.title_at, k.url_at) > $3, true)`)
 	return differences(ctx, tx, found, sql, s.KeptFrom, links, s.AsOf.Add(-LongestWindow))
 }
@@ -192,7 +192,7 @@ func checkSums(ctx context.Context, tx pgx.Tx, links []int64, found func(Differe
 // gone, and the vote is pending.
 func checkHeadlines(ctx context.Context, tx pgx.Tx, links []int64, found func(Difference)) error {
 	sql := `
-WITH v AS MATERIALIZED (
+WITH v AS (
     SELECT v.* FROM claim_votes AS v WHERE ` + among("v.link_id", 1, links) + `
 ),` + chosen(1, links) + `
 SELECT l.id, '',

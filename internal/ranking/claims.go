@@ -91,10 +91,10 @@ func ExpireClaims(ctx context.Context, pool Beginner, after int64, limit int) (d
 	const lock = `
 WITH next AS (
     SELECT l.id FROM links AS l WHERE l.id > $1 ORDER BY l.id LIMIT $2
-), named AS MATERIALIZED (
+), named AS (
     SELECT DISTINCT s.link_id, s.claim_id FROM shares AS s
     WHERE s.link_id > $1 AND s.link_id <= (SELECT max(id) FROM next) AND s.claim_id IS NOT NULL
-), unnamed AS MATERIALIZED (
+), unnamed AS (
     SELECT DISTINCT c.link_id FROM claims AS c
     WHERE c.link_id > $1 AND c.link_id <= (SELECT max(id) FROM next)
         AND NOT EXISTS (SELECT FROM named AS n WHERE n.link_id = c.link_id AND n.claim_id = c.id)
@@ -104,7 +104,7 @@ WITH next AS (
 )
 SELECT coalesce((SELECT max(id) FROM next), $1), (SELECT count(*) FROM next), ARRAY(SELECT id FROM locked)`
 	const remove = `
-WITH named AS MATERIALIZED (
+WITH named AS (
     SELECT DISTINCT s.claim_id FROM shares AS s WHERE s.link_id = ANY ($1) AND s.claim_id IS NOT NULL
 )
 DELETE FROM claims AS c WHERE c.link_id = ANY ($1) AND c.id NOT IN (SELECT n.claim_id FROM named AS n)`

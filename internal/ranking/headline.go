@@ -138,7 +138,7 @@ SELECT * FROM chosen`
 // recountHeadlines returns the same, computed from the shares.
 func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
 	sql := `
-WITH ` + wallsOf(s) + `own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($2)`) + `),` + everyVote + `, v AS MATERIALIZED (` +
+WITH ` + wallsOf(s) + `own AS (` + ownPosts(`s.link_id = ANY ($2)`) + `),` + everyVote + `, v AS MATERIALIZED (` +
 		sumOfVotes("votes AS f WHERE true") + `),` + chosen(2, links) + `
 SELECT * FROM chosen`
 	return schema.All(ctx, db, "choose the headlines from the shares", pgx.RowToStructByName[headline], sql, s.KeptFrom, links)

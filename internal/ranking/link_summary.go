@@ -194,7 +194,7 @@ LIMIT $3`
 // with the reason why each does not count, and whether it is the account's latest that
 // could. $4 is the end of the window; the other parameters are those of whyOf.
 const markedShares = `
-WITH marked AS MATERIALIZED (
+WITH marked AS (
     SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(` + whyOf + `, '') AS why
     FROM judged_shares AS s
     WHERE s.link_id = $3

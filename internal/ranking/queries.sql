@@ -20,13 +20,13 @@ WITH sharing AS MATERIALIZED (
            max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at
     FROM judged_shares AS s
     WHERE s.shared_at > $1 AND true AND s.why IS NULL
-    GROUP BY s.did, s.link_id), own AS MATERIALIZED (
+    GROUP BY s.did, s.link_id), own AS (
     SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
         CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND true AND s.why IS NULL),
-latest AS MATERIALIZED (
+latest AS (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
         first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
@@ -309,7 +309,7 @@ WITH k AS (SELECT n.link_id, CASE WHEN n.sharers >= 5 THEN 5 ELSE 2 END::smallin
     CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o
         WHERE substring(split_part(o.identity, '?', 1) FROM '[^/]*$') = substring(split_part(l.identity, '?', 1) FROM '[^/]*$') AND substring(split_part(o.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' AND o.site = l.site
             AND o.counts_as <> l.id LIMIT 3) AS o
-), wanted AS MATERIALIZED (
+), wanted AS (
     SELECT a.link_id, max(a.sharers) AS sharers
     FROM (
         SELECT k.link_id, k.sharers FROM k
@@ -332,7 +332,7 @@ ON CONFLICT (link_id) DO UPDATE SET sharers = greatest(c.sharers, excluded.share
 -- readChanges
 WITH asked AS (
     SELECT a.* FROM unnest($1::bigint[], $2::text[], $5::text[], $6::text[]) AS a (link_id, did, subject_did, subject_rkey)
-), pairs AS MATERIALIZED (
+), pairs AS (
     SELECT a.link_id, a.did FROM asked AS a WHERE a.link_id IS NOT NULL AND a.did IS NOT NULL
     UNION
     SELECT s.link_id, a.did FROM asked AS a
@@ -385,14 +385,14 @@ LEFT JOIN LATERAL (
 ) AS t ON true;
 
 -- addVotes
-WITH own AS MATERIALIZED (
+WITH own AS (
     SELECT a.link_id, a.did, a.claim_id, a.shared_at, a.collection COLLATE "C" AS collection, a.rkey COLLATE "C" AS rkey, c.title,
         CASE WHEN a.named THEN c.url ELSE '' END AS url
     FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::boolean[], $5::timestamptz[], $6::text[], $7::text[])
          AS a (link_id, did, claim_id, named, shared_at, collection, rkey)
     CROSS JOIN LATERAL (SELECT c.title, c.url FROM claims AS c WHERE c.id = a.claim_id LIMIT 1) AS c
 ),
-latest AS MATERIALIZED (
+latest AS (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
         first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
@@ -561,13 +561,13 @@ WITH walls AS (
     WITH peers AS MATERIALIZED (
         SELECT l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id
         WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ANY ($2))
-    ), own AS MATERIALIZED (
+    ), own AS (
     SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
         CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND s.link_id IN (SELECT p.link_id FROM peers AS p) AND s.why IS NULL),
-latest AS MATERIALIZED (
+latest AS (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
         first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
@@ -619,13 +619,13 @@ latest AS MATERIALIZED (
     ) AS p
     GROUP BY p.title_group
     HAVING count(*) >= 3 AND count(*) - coalesce(max(p.of_one) FILTER (WHERE p.did IS NOT NULL), 0) >= 2
-), own AS MATERIALIZED (
+), own AS (
     SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
         CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND s.link_id = ANY ($2) AND s.why IS NULL),
-latest AS MATERIALIZED (
+latest AS (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
         first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
@@ -897,7 +897,7 @@ WITH k AS (SELECT * FROM unnest($1::bigint[], $2::smallint[]) AS k (link_id, sha
     CROSS JOIN LATERAL (SELECT o.counts_as FROM links AS o
         WHERE substring(split_part(o.identity, '?', 1) FROM '[^/]*$') = substring(split_part(l.identity, '?', 1) FROM '[^/]*$') AND substring(split_part(o.identity, '?', 1) FROM '[^/]*$') ~ '[0-9]{5}|[^-]-[^-]+-[^-]+-[^-]' AND o.site = l.site
             AND o.counts_as <> l.id LIMIT 3) AS o
-), wanted AS MATERIALIZED (
+), wanted AS (
     SELECT a.link_id, max(a.sharers) AS sharers
     FROM (
         SELECT k.link_id, k.sharers FROM k
@@ -925,7 +925,7 @@ WITH asked AS (
     FROM unnest($2::bigint[], $3::bigint[]) AS k (claim_id, link_id)
     CROSS JOIN LATERAL (SELECT v.title_group FROM claim_votes AS v WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id LIMIT 1) AS v
     WHERE v.title_group IS NOT NULL
-), voted AS MATERIALIZED (
+), voted AS (
     SELECT v.* FROM asked AS a
     CROSS JOIN LATERAL (SELECT v.* FROM claim_votes AS v WHERE v.title_group = a.title_group AND v.titles > 0 OFFSET 0) AS v
 ), standing AS (
@@ -954,13 +954,13 @@ WITH asked AS (
 SELECT title_group FROM gone UNION ALL SELECT title_group FROM new;
 
 -- checkSharers
-WITH k AS MATERIALIZED (
+WITH k AS (
     SELECT f.did, f.link_id, f.at,
            CASE WHEN f.post_at > $1 THEN f.post_at END     AS post_at,
            CASE WHEN f.quote_at > $1 THEN f.quote_at END   AS quote_at,
            CASE WHEN f.repost_at > $1 THEN f.repost_at END AS repost_at
     FROM sharers AS f
-    WHERE f.at > $1 AND f.link_id = ANY ($2)), t AS MATERIALIZED (
+    WHERE f.at > $1 AND f.link_id = ANY ($2)), t AS (
     SELECT s.did, s.link_id,
            max(s.shared_at)                                 AS at,
            max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
@@ -975,10 +975,10 @@ WHERE k IS DISTINCT FROM t
 ORDER BY 1, 2;
 
 -- checkCounts
-WITH k AS MATERIALIZED (
+WITH k AS (
     SELECT c.link_id, c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at
     FROM nostr_counts AS c
-    WHERE c.link_id = ANY ($2)), t AS MATERIALIZED (
+    WHERE c.link_id = ANY ($2)), t AS (
     SELECT f.link_id                                                                      AS link_id,
            count(*)::int                                                                  AS sharers,
            (count(*) FILTER (WHERE f.at > $1::timestamptz - interval '1 hour'))::int      AS in_1h,
@@ -998,16 +998,16 @@ WHERE k IS DISTINCT FROM t
 ORDER BY 1, 2;
 
 -- checkVotes
-WITH k AS MATERIALIZED (
+WITH k AS (
     SELECT f.link_id, f.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key FROM sharers AS f
-    WHERE num_nonnulls(f.title_claim, f.url_claim) > 0 AND f.link_id = ANY ($2)), t AS MATERIALIZED (
-    WITH own AS MATERIALIZED (
+    WHERE num_nonnulls(f.title_claim, f.url_claim) > 0 AND f.link_id = ANY ($2)), t AS (
+    WITH own AS (
     SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title,
         CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM judged_shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND s.link_id = ANY ($2) AND s.why IS NULL),
-latest AS MATERIALIZED (
+latest AS (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
         first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
@@ -1034,10 +1034,10 @@ WHERE k IS DISTINCT FROM t AND coalesce(least(k.title_at, k.url_at) > $3, true)
 ORDER BY 1, 2;
 
 -- checkSums
-WITH k AS MATERIALIZED (
+WITH k AS (
     SELECT v.claim_id, v.link_id, v.titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from
     FROM claim_votes AS v
-    WHERE v.link_id = ANY ($1)), t AS MATERIALIZED (
+    WHERE v.link_id = ANY ($1)), t AS (
     SELECT coalesce(t.claim_id, u.claim_id) AS claim_id, coalesce(t.link_id, u.link_id) AS link_id,
            coalesce(t.n, 0) AS titles, t.at AS title_at, t.uri AS title_from, coalesce(u.n, 0) AS urls, u.at AS url_at, u.uri AS url_from
     FROM (
@@ -1093,7 +1093,7 @@ WHERE (k.title_group IS NULL) <> (t.title_group IS NULL)
 ORDER BY 1;
 
 -- checkHeadlines
-WITH v AS MATERIALIZED (
+WITH v AS (
     SELECT v.* FROM claim_votes AS v WHERE v.link_id = ANY ($1)
 ),
 pages AS (
@@ -1199,7 +1199,7 @@ WHERE (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
 ORDER BY 1;
 
 -- rankScan.ordered
-WITH lowest AS MATERIALIZED (
+WITH lowest AS (
     SELECT min(f.level) AS level FROM (
         SELECT v.level FROM generate_series(width_bucket($3::int, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'), 1, -1) AS v (level)
         CROSS JOIN LATERAL (SELECT
@@ -1284,14 +1284,14 @@ WHERE s.link_id = ANY ($1) AND s.at > $4 AND greatest(s.post_at, s.quote_at) > $
 GROUP BY s.link_id;
 
 -- reader.recount
-WITH pairs AS MATERIALIZED (
+WITH pairs AS (
     SELECT s.link_id, s.did, max(s.shared_at) AS at
     FROM judged_shares AS s
     WHERE s.shared_at > $4 AND s.shared_at <= $5 AND s.why IS NULL
       AND ($6::text[] IS NULL OR s.how = ANY ($6)) AND true 
       AND ($7::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($7)))
     GROUP BY s.link_id, s.did
-), links_of AS MATERIALIZED (
+), links_of AS (
     SELECT p.link_id                             AS id,
            count(*) FILTER (WHERE p.at > $8)     AS sharers,
            (24 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '1 hours') + 8 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '3 hours') + 4 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '6 hours') + 2 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '12 hours') + 1 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '24 hours'))         AS speed,
@@ -1333,14 +1333,14 @@ WHERE (NOT $12::boolean OR (7 & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l
 LIMIT $13;
 
 -- reader.recount: of watches
-WITH pairs AS MATERIALIZED (
+WITH pairs AS (
     SELECT s.link_id, s.did, max(s.shared_at) AS at
     FROM judged_shares AS s
     WHERE s.shared_at > $4 AND s.shared_at <= $5 AND s.why IS NULL
       AND ($6::text[] IS NULL OR s.how = ANY ($6)) AND true 
       AND ($7::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($7)))
     GROUP BY s.link_id, s.did
-), links_of AS MATERIALIZED (
+), links_of AS (
     SELECT p.link_id                             AS id,
            count(*) FILTER (WHERE p.at > $8)     AS sharers,
            (24 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '1 hours') + 8 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '3 hours') + 4 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '6 hours') + 2 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '12 hours') + 1 * count(*) FILTER (WHERE p.at > $9::timestamptz - interval '24 hours'))         AS speed,
@@ -1471,7 +1471,7 @@ ORDER BY a.handle_unverified, a.status = 'active' DESC, a.handle_at DESC NULLS L
 LIMIT 1);
 
 -- reader.list
-WITH found AS MATERIALIZED (
+WITH found AS (
     SELECT l.link_id, 1 AS place
     FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $6) AS l
     UNION ALL (SELECT c.link_id, 2 FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $7)
@@ -1627,7 +1627,7 @@ ORDER BY s.for_did, s.for_collection, s.for_rkey, s.did, s.collection, s.rkey
 LIMIT $9;
 
 -- linkReader.count
-WITH marked AS MATERIALIZED (
+WITH marked AS (
     SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(coalesce(CASE WHEN $1::bigint[] IS NOT NULL AND s.why IS DISTINCT FROM 'hidden' AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($1)) THEN 'not_followed' END, s.why, CASE WHEN s.shared_at <= $2 THEN 'outside_window' END), '') AS why
     FROM judged_shares AS s
     WHERE s.link_id = $3

@@ -213,7 +213,7 @@ func (w *rankScan) ordered(ctx context.Context, after *entry, limit int) ([]entr
 	// The levels are read one by one, the highest first, so that no plan reads the lower ones,
 	// whatever the statistics are.
 	with, those := `
-WITH lowest AS MATERIALIZED (
+WITH lowest AS (
     SELECT min(f.level) AS level FROM (
         SELECT v.level FROM generate_series(`+levelOf("$3")+`, 1, -1) AS v (level)
         CROSS JOIN LATERAL (SELECT`+from+level+` = v.level LIMIT $6) AS c

@@ -19,14 +19,14 @@ func (r *reader) recount(ctx context.Context) ([]entry, error) {
 		dids = `(array_agg(p.did ORDER BY p.at DESC, p.did) FILTER (WHERE p.at > $8))[1:3]`
 	}
 	sql := `
-WITH pairs AS MATERIALIZED (
+WITH pairs AS (
     SELECT s.link_id, s.did, max(s.shared_at) AS at
     FROM judged_shares AS s
     WHERE s.shared_at > $4 AND s.shared_at <= $5 AND s.why IS NULL
       AND ($6::text[] IS NULL OR s.how = ANY ($6)) AND` + r.q.Network.has("s.did") + `
       AND ($7::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($7)))
     GROUP BY s.link_id, s.did
-), links_of AS MATERIALIZED (
+), links_of AS (
     SELECT p.link_id                             AS id,
            count(*) FILTER (WHERE p.at > $8)     AS sharers,
            ` + speedOf("p.at", "$9") + `         AS speed,

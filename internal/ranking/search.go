@@ -150,7 +150,7 @@ func (r *reader) list(ctx context.Context, limit func(place int) int) (all listi
 	// The empty string keeps the planner from using the index for the second condition on the
 	// address.
 	sql := `
-WITH found AS MATERIALIZED (
+WITH found AS (
     SELECT l.link_id, 1 AS place
     FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $6) AS l
     UNION ALL (SELECT c.link_id, 2 FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $7)

@@ -159,7 +159,7 @@ type DueSubject struct {
 // is due too.
 func DueSubjects(ctx context.Context, db schema.DB, now time.Time, limit int) ([]DueSubject, error) {
 	const sql = `
-WITH due AS MATERIALIZED (
+WITH due AS (
     (SELECT u.did, u.collection, u.rkey, u.fetch_at, u.links FROM subjects AS u
      WHERE u.fetch_at <= $1 AND EXISTS (SELECT FROM watches)
      ORDER BY u.fetch_at LIMIT 10000)

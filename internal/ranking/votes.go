@@ -43,7 +43,7 @@ func (v votes) equal(other votes) bool { return v.title.equal(other.title) && v.
 // or url is not a vote. It joins nothing: without statistics, the planner would compare all
 // posts with all.
 const everyVote = `
-latest AS MATERIALIZED (
+latest AS (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
         first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
@@ -105,7 +105,7 @@ type ownPost struct {
 // addVotes adds the votes of the shares to changes, whose own posts are these.
 func (c changes) addVotes(ctx context.Context, db schema.DB, posts []ownPost) error {
 	const sql = `
-WITH own AS MATERIALIZED (
+WITH own AS (
     SELECT a.link_id, a.did, a.claim_id, a.shared_at, a.collection COLLATE "C" AS collection, a.rkey COLLATE "C" AS rkey, c.title,
         CASE WHEN a.named THEN c.url ELSE '' END AS url
     FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::boolean[], $5::timestamptz[], $6::text[], $7::text[])
@@ -252,7 +252,7 @@ SET titles = excluded.titles, title_at = excluded.title_at, title_from = exclude
 // everySharerAndVote is a list of common table expressions that ends with truth: the rows
 // that sharers should have for some shares s. Its parameters are those of everySharer.
 func everySharerAndVote(of string) string {
-	return `sharing AS MATERIALIZED (` + everySharer(of) + `), own AS MATERIALIZED (` + ownPosts(of) + `),` + everyVote + `, truth AS (
+	return `sharing AS MATERIALIZED (` + everySharer(of) + `), own AS (` + ownPosts(of) + `),` + everyVote + `, truth AS (
     SELECT s.*, v.title_claim, v.title_at, v.title_key, v.url_claim, v.url_at, v.url_key
     FROM sharing AS s
     LEFT JOIN votes AS v ON v.did = s.did AND v.link_id = s.link_id

@@ -86,7 +86,7 @@ func wallsOf(s state) string {
     WITH peers AS MATERIALIZED (
         SELECT l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id
         WHERE c.title_group IN (SELECT c.title_group FROM shares AS s JOIN claims AS c ON c.id = s.claim_id WHERE s.link_id = ANY ($2))
-    ), own AS MATERIALIZED (` + ownPosts(`s.link_id IN (SELECT p.link_id FROM peers AS p)`) + `),` + everyVote + `,
+    ), own AS (` + ownPosts(`s.link_id IN (SELECT p.link_id FROM peers AS p)`) + `),` + everyVote + `,
     v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `), titled AS (
         SELECT v.*, c.title_group FROM v JOIN claims AS c ON c.id = v.claim_id WHERE v.titles > 0 AND c.title_group IS NOT NULL
     )` + crowded(`titled AS v`) + `
@@ -127,7 +127,7 @@ WITH asked AS (
     FROM unnest($2::bigint[], $3::bigint[]) AS k (claim_id, link_id)
     CROSS JOIN LATERAL (SELECT v.title_group FROM claim_votes AS v WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id LIMIT 1) AS v
     WHERE v.title_group IS NOT NULL
-), voted AS MATERIALIZED (
+), voted AS (
     SELECT v.* FROM asked AS a
     CROSS JOIN LATERAL (SELECT v.* FROM claim_votes AS v WHERE v.title_group = a.title_group AND v.titles > 0 OFFSET 0) AS v
 ), standing AS (` + crowded(`voted AS v`) + `
