@@ -170,6 +170,8 @@ func (p *planned) measure() {
 		{"of an account", 310, page(Query{Sort: Sharers, By: "did:plc:1001"})},
 		{"with the word of a popular link", 450, page(Query{Sort: Sharers, Text: "2"})},
 		{"with a word", 770, page(Query{Sort: Sharers, Text: "1234"})},
+		{"with the word of all links", 1720, page(Query{Sort: Sharers, Text: "title"})},
+		{"the newest with it", 1500, page(Query{Sort: Newest, Text: "title"})},
 		{"expire claims", 120, func() {
 			_, err := ExpireClaims(p.Context(), p.pool, 100, 20)
 			require.NoError(p, err)
