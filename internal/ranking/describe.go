@@ -121,7 +121,7 @@ func describeCounted(network Network) string {
 	return `
 SELECT ` + shownColumns + `, latest.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
-CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+JOIN links AS l ON l.id = k.id
 CROSS JOIN LATERAL (
     SELECT array_agg(s.did ORDER BY s.at DESC) AS dids, max(s.at) AS at
     FROM (
@@ -164,7 +164,7 @@ func describeEveryone(network Network) string {
 	return `
 SELECT ` + shownColumns + `, a.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
-CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+JOIN links AS l ON l.id = k.id
 CROSS JOIN LATERAL (` + latest("") + `) AS a
 LEFT JOIN LATERAL (` + latest(" AND s.did <> a.did") + `) AS b ON true
 LEFT JOIN LATERAL (` + latest(" AND s.did <> a.did AND s.did <> b.did") + `) AS c ON true
@@ -192,7 +192,7 @@ func faces(of string) string {
 var describeMembers = `
 SELECT ` + shownColumns + `, NULL::timestamptz, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
-CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+JOIN links AS l ON l.id = k.id
 CROSS JOIN LATERAL (` + faces(`(
     SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id
     ) AS f`) + `) AS f

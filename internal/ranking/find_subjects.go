@@ -177,7 +177,7 @@ func NamedLinks(ctx context.Context, db schema.DB, shares []Share) (Subjects, er
 	const sql = `
 SELECT i.n, l.id
 FROM unnest($1::text[]) WITH ORDINALITY AS i (identity, n)
-CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l
+JOIN links AS l ON l.identity = i.identity
 ORDER BY l.id`
 	found := Subjects{}
 	var n, id int64

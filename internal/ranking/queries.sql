@@ -390,7 +390,7 @@ WITH own AS (
         CASE WHEN a.named THEN c.url ELSE '' END AS url
     FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::boolean[], $5::timestamptz[], $6::text[], $7::text[])
          AS a (link_id, did, claim_id, named, shared_at, collection, rkey)
-    CROSS JOIN LATERAL (SELECT c.title, c.url FROM claims AS c WHERE c.id = a.claim_id LIMIT 1) AS c
+    JOIN claims AS c ON c.id = a.claim_id
 ),
 latest AS (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim,
@@ -923,11 +923,11 @@ WITH asked AS (
     UNION
     SELECT v.title_group
     FROM unnest($2::bigint[], $3::bigint[]) AS k (claim_id, link_id)
-    CROSS JOIN LATERAL (SELECT v.title_group FROM claim_votes AS v WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id LIMIT 1) AS v
+    JOIN claim_votes AS v ON v.claim_id = k.claim_id AND v.link_id = k.link_id
     WHERE v.title_group IS NOT NULL
 ), voted AS (
     SELECT v.* FROM asked AS a
-    CROSS JOIN LATERAL (SELECT v.* FROM claim_votes AS v WHERE v.title_group = a.title_group AND v.titles > 0 OFFSET 0) AS v
+    JOIN claim_votes AS v ON v.title_group = a.title_group AND v.titles > 0
 ), standing AS (
     SELECT p.title_group
     FROM (
@@ -1384,7 +1384,7 @@ LIMIT $13;
 -- queueDescriptions: everyone
 SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, a.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
-CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+JOIN links AS l ON l.id = k.id
 CROSS JOIN LATERAL (SELECT s.did, s.shared_at AS at FROM judged_shares AS s
     WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND s.why IS NULL AND true  ORDER BY s.shared_at DESC LIMIT 1) AS a
 LEFT JOIN LATERAL (SELECT s.did, s.shared_at AS at FROM judged_shares AS s
@@ -1407,7 +1407,7 @@ ORDER BY k.n;
 -- queueDescriptions: from the counts
 SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, latest.at, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
-CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+JOIN links AS l ON l.id = k.id
 CROSS JOIN LATERAL (
     SELECT array_agg(s.did ORDER BY s.at DESC) AS dids, max(s.at) AS at
     FROM (
@@ -1439,7 +1439,7 @@ ORDER BY k.n;
 -- queueDescriptions: members
 SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, NULL::timestamptz, f.dids, f.handles, f.unverified, f.names, f.avatars, f.withheld
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
-CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+JOIN links AS l ON l.id = k.id
 CROSS JOIN LATERAL (
     SELECT array_agg(f.did ORDER BY f.n)                        AS dids,
            array_agg(coalesce(p.handle, '') ORDER BY f.n)       AS handles,

@@ -155,7 +155,7 @@ func (r *ReachReader) describe(ctx context.Context, of []entry) ([]Reached, erro
 	const sql = `
 SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.identity
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
-CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+JOIN links AS l ON l.id = k.id
 ORDER BY k.n`
 	identities := make(map[int64]string, len(of))
 	links, err := schema.All(ctx, r.tx, "read the links with the minimum", func(row pgx.CollectableRow) (l TrendingLink, err error) {

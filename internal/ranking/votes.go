@@ -110,7 +110,7 @@ WITH own AS (
         CASE WHEN a.named THEN c.url ELSE '' END AS url
     FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::boolean[], $5::timestamptz[], $6::text[], $7::text[])
          AS a (link_id, did, claim_id, named, shared_at, collection, rkey)
-    CROSS JOIN LATERAL (SELECT c.title, c.url FROM claims AS c WHERE c.id = a.claim_id LIMIT 1) AS c
+    JOIN claims AS c ON c.id = a.claim_id
 ),` + everyVote + `
 SELECT v.link_id, v.did, v.title_claim, v.title_at, v.title_key, v.url_claim, v.url_at, v.url_key FROM votes AS v`
 	if len(posts) == 0 {

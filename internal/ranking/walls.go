@@ -125,11 +125,11 @@ WITH asked AS (
     UNION
     SELECT v.title_group
     FROM unnest($2::bigint[], $3::bigint[]) AS k (claim_id, link_id)
-    CROSS JOIN LATERAL (SELECT v.title_group FROM claim_votes AS v WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id LIMIT 1) AS v
+    JOIN claim_votes AS v ON v.claim_id = k.claim_id AND v.link_id = k.link_id
     WHERE v.title_group IS NOT NULL
 ), voted AS (
     SELECT v.* FROM asked AS a
-    CROSS JOIN LATERAL (SELECT v.* FROM claim_votes AS v WHERE v.title_group = a.title_group AND v.titles > 0 OFFSET 0) AS v
+    JOIN claim_votes AS v ON v.title_group = a.title_group AND v.titles > 0
 ), standing AS (` + crowded(`voted AS v`) + `
 ), gone AS (
     DELETE FROM walls AS w WHERE w.title_group IN (SELECT a.title_group FROM asked AS a EXCEPT SELECT s.title_group FROM standing AS s)
