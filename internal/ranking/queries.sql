@@ -1310,7 +1310,7 @@ FROM (
 ORDER BY CASE $15 WHEN 'newest' THEN 0 WHEN 'speed' THEN c.speed ELSE c.sharers END DESC, CASE $15 WHEN 'newest' THEN 'epoch' ELSE c.last END DESC, c.id DESC
     OFFSET 0 -- the text is looked for in this order, until the page is full
 ) AS k
-WHERE (NOT $12::boolean OR (7 & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity ILIKE $3::text)
+WHERE (NOT $12::boolean OR (7 & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity || '' ILIKE $3::text)
     OR 7 & 2 > 0 AND EXISTS (
         SELECT FROM (SELECT array_agg(c.id) AS ids
             FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c
@@ -1359,7 +1359,7 @@ FROM (
 ORDER BY CASE $15 WHEN 'newest' THEN 0 WHEN 'speed' THEN c.speed ELSE c.sharers END DESC, CASE $15 WHEN 'newest' THEN 'epoch' ELSE c.last END DESC, c.id DESC
     OFFSET 0 -- the text is looked for in this order, until the page is full
 ) AS k
-WHERE (NOT $12::boolean OR (7 & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity ILIKE $3::text)
+WHERE (NOT $12::boolean OR (7 & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity || '' ILIKE $3::text)
     OR 7 & 2 > 0 AND EXISTS (
         SELECT FROM (SELECT array_agg(c.id) AS ids
             FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c
@@ -1519,7 +1519,7 @@ WHERE c.title <> '' AND c.status = '' AND NOT  coalesce((SELECT true FROM walls 
 
 -- reader.keep
 SELECT k.id FROM unnest($4::bigint[], $6::int[]) AS k (id, places)
-WHERE ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $5) AND (k.places & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity ILIKE $3::text)
+WHERE ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $5) AND (k.places & 1 > 0 AND EXISTS (SELECT FROM links AS l WHERE l.id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) AND l.identity || '' ILIKE $3::text)
     OR k.places & 2 > 0 AND EXISTS (
         SELECT FROM (SELECT array_agg(c.id) AS ids
             FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (ARRAY(SELECT k.id UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = k.id)) OFFSET 0) AS c

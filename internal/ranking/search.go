@@ -30,11 +30,11 @@ const (
 
 // matches is a condition: the link matches the text in one of the places. It has the parameters of
 // searchArgs. It uses only the shares, so pending
-// changes do not affect it. OFFSET keeps the planner from reading everything that matches once per
-// link.
+// changes do not affect it. OFFSET and the empty string keep the planner from reading everything that
+// matches once per link.
 func matches(link, places string) string {
 	in := func(place int) string { return fmt.Sprintf("%s & %d > 0 AND EXISTS", places, place) }
-	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ANY (` + membersOf(link) + `) AND l.identity ILIKE $3::text)
+	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ANY (` + membersOf(link) + `) AND l.identity || '' ILIKE $3::text)
     OR ` + in(inCards) + ` (
         SELECT FROM (SELECT array_agg(c.id) AS ids
             FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (` + membersOf(link) + `) OFFSET 0) AS c
