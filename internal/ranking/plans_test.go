@@ -172,6 +172,8 @@ func (p *planned) measure() {
 		{"with a word", 770, page(Query{Sort: Sharers, Text: "1234"})},
 		{"with the word of all links", 1720, page(Query{Sort: Sharers, Text: "title"})},
 		{"the newest with it", 1500, page(Query{Sort: Newest, Text: "title"})},
+		{"with a text of most addresses", 2600, page(Query{Sort: Sharers, Text: ".example/1"})},
+		{"the newest with it", 1900, page(Query{Sort: Newest, Text: ".example/1"})},
 		{"expire claims", 120, func() {
 			_, err := ExpireClaims(p.Context(), p.pool, 100, 20)
 			require.NoError(p, err)

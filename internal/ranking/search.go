@@ -29,9 +29,8 @@ const (
 )
 
 // matches is a condition: the link matches the text in one of the places. It has the parameters of
-// searchArgs. It uses only the shares, so pending
-// changes do not affect it. OFFSET and the empty string keep the planner from reading everything that
-// matches once per link.
+// searchArgs. It uses only the shares, so pending changes do not affect it. OFFSET and the empty
+// string keep the planner from reading everything that matches once per link.
 func matches(link, places string) string {
 	in := func(place int) string { return fmt.Sprintf("%s & %d > 0 AND EXISTS", places, place) }
 	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ANY (` + membersOf(link) + `) AND l.identity || '' ILIKE $3::text)
