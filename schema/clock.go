@@ -41,11 +41,14 @@ SELECT clock_timestamp() AS now,
 	return One(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql, queues)
 }
 
+// newestEvent is the server's time of the newest stored event; NULL: there is none.
+const newestEvent = `(SELECT max(s.last_event_at) FROM streams AS s)`
+
 // EarliestTime returns the earliest of the process's time, the database's time and
 // the server's time of the newest stored event. Anything due by this time is due
 // even if one of the clocks is ahead.
 func EarliestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
-	const sql = `SELECT least($1::timestamptz, clock_timestamp(), (SELECT max(last_event_at) FROM streams))`
+	const sql = `SELECT least($1::timestamptz, clock_timestamp(), ` + newestEvent + `)`
 	return One(ctx, db, "compare the clocks", pgx.RowTo[time.Time], sql, now)
 }
 

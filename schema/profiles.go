@@ -28,8 +28,7 @@ const setHandle = `
 func insertNames() string {
 	return `
 INSERT INTO accounts AS a (did, handle, handle_at, handle_unverified, display_name, avatar)
-SELECT m.did, ` + storedHandle("m.handle") + `, least($5, (SELECT max(s.last_event_at) FROM streams AS s)), m.handle <> '',
-    nullif(m.name, ''), nullif(m.avatar, '')
+SELECT m.did, ` + storedHandle("m.handle") + `, least($5, ` + newestEvent + `), m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
 ORDER BY m.did
 ON CONFLICT (did) DO UPDATE`
