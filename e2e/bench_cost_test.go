@@ -195,7 +195,7 @@ func steady(b *testing.B, server *devpg.Server, rate float64) steadyCost {
 	require.NoError(b, err)
 	require.NoError(b, n.Start("127.0.0.1:0"))
 	defer n.Stop()
-	defaults := []string{"WEIR_LEASE_TTL=10s", "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m", "WEIR_QUIET_AFTER=5s"}
+	defaults := []string{"WEIR_LEASE_TTL=", "WEIR_JOB_TIMEOUT=", "WEIR_RESCUE_AFTER=", "WEIR_QUIET_AFTER="} // not those of tests
 	serve := start(b, append(alone(n, url), defaults...), "serve")
 	at := serve.opsURL(b)
 	becomes(b, at, "quiet")
