@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -93,8 +94,8 @@ func (e *MissingPartError) Error() string {
 func Migrate(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
 	return withLock(ctx, pool, migrationLock, func() error {
 		return compare(ctx, pool, features, func(conn *pgxpool.Conn, _, missing []migration, err error) error {
-			if err == nil {
-				err = requireExtension(ctx, conn, "pg_trgm")
+			if err == nil && len(missing) > 0 {
+				err = cmp.Or(requireExtension(ctx, conn, "pg_trgm"), requireSchema(ctx, conn))
 			}
 			for i := 0; i < len(missing) && err == nil; i++ {
 				err = missing[i].apply(ctx, pool, conn.Conn())
@@ -120,9 +121,22 @@ func Plan(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) (steps []S
 		if err != nil {
 			return err
 		}
-		return requireExtension(ctx, conn, "pg_trgm")
+		return cmp.Or(requireExtension(ctx, conn, "pg_trgm"), requireSchema(ctx, conn))
 	})
 	return steps, err
+}
+
+// requireSchema returns an error if new tables would not be in the schema of those that exist.
+func requireSchema(ctx context.Context, db DB) error {
+	const sql = `
+SELECT coalesce(current_schema()::text, '')                                                            AS new,
+       coalesce((SELECT c.relnamespace::regnamespace::text FROM pg_class AS c WHERE c.oid = to_regclass('weir_migration')), '') AS old`
+	found, err := One(ctx, db, "read the schema of the tables", pgx.RowToStructByName[struct{ New, Old string }], sql)
+	if err == nil && found.Old != "" && found.Old != found.New {
+		err = fmt.Errorf("Weir's tables are in the schema %s, but new ones would be in %s, which this role's search_path names first: "+
+			"add search_path=%[1]s to the parameters of DATABASE_URL. Nothing was changed", found.Old, cmp.Or(found.New, "none"))
+	}
+	return err
 }
 
 // requireExtension returns an error that says what to do if the database does not have

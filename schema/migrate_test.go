@@ -117,6 +117,24 @@ func TestMigrationsGoForward(t *testing.T) {
 	require.Equal(t, before, column(t, pool, everything))
 }
 
+// TestMigrationsStayTogether shows that nothing is migrated if new tables would be in another schema than the others.
+func TestMigrationsStayTogether(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	_, err := pool.Exec(t.Context(), `CREATE SCHEMA weir`) // the role's name
+	require.NoError(t, err)
+	parts, err := schematest.Parts()
+	require.NoError(t, err)
+	require.NoError(t, schema.Migrate(t.Context(), pool, parts...), "nothing is missing")
+	before := column(t, pool, everything)
+	trees := fstest.MapFS{"migrations/0001_trees.sql": {Data: []byte("-- part trees\nCREATE TABLE trees (name text PRIMARY KEY)")}}
+	more := append(slices.Clip(parts), trees)
+	_, err = schema.Plan(t.Context(), pool, more...)
+	require.ErrorContains(t, err, "add search_path=public")
+	require.ErrorContains(t, schema.Migrate(t.Context(), pool, more...), "tables are in the schema public, but new ones would be in weir")
+	require.Equal(t, before, column(t, pool, everything))
+}
+
 // unreleased creates a database like that of a commit before the first release,
 // with the table of migrations and the watches of that time.
 func unreleased(t *testing.T, migrations ...string) *pgxpool.Pool {

@@ -43,7 +43,7 @@ func common() []string {
 
 // Views returns the views of all collections of a catalog. Strangers may have written
 // the schemas: names consist of lower-case letters, digits and "_", and no two are the
-// same. taken are the names of the database's other schemas.
+// same. taken are the names that no schema of views may have.
 //
 // pub.layers.graph.graphEdge becomes layers.graph_edge. If two collections of a
 // namespace have the same last part, both names contain all parts after the namespace.
@@ -191,11 +191,19 @@ func ReadCatalog(ctx context.Context, db DB) (*lexicon.Catalog, error) {
 // other collections. It returns how many it made or changed. If a view cannot be made,
 // as when another view depends on a column that is removed, the others are still made.
 func MakeViews(ctx context.Context, db DB, catalog *lexicon.Catalog) (made int, err error) {
-	const others = `
+	// A session looks for tables in the schema with the name of its role first: the views would take the place of
+	// Weir's tables, and current_schema() would change, with which workers are notified.
+	const reserved = `
 SELECT n.nspname::text
 FROM pg_namespace AS n
-WHERE NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = n.nspname)`
-	taken, err := schema.All(ctx, db, "list the schemas of the database", pgx.RowTo[string], others)
+WHERE NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = n.nspname)
+UNION
+SELECT r.rolname::text
+FROM pg_roles AS r
+UNION
+SELECT trim(both ' "' from s.name)
+FROM string_to_table(current_setting('search_path'), ',') AS s (name)`
+	taken, err := schema.All(ctx, db, "list the names that schemas of views may not have", pgx.RowTo[string], reserved)
 	if err != nil {
 		return 0, err
 	}

@@ -84,7 +84,8 @@ VALUES ('example.weir.expression.expression', 'did:plc:a', '3jzfcijpj2z2a', 'cid
 		URI, Text, Kind, Verdict, At string
 	}
 	rows, err := schema.All(t.Context(), pool, "read the view", pgx.RowToStructByPos[row], `
-SELECT uri, text, coalesce(kind, ''), coalesce(verdict, ''), coalesce(created_at AT TIME ZONE 'UTC', 'infinity')::text FROM weir.expression
+SELECT uri, text, coalesce(kind, ''), coalesce(verdict, ''), coalesce(created_at AT TIME ZONE 'UTC', 'infinity')::text
+FROM example_weir.expression
 ORDER BY did`)
 	require.NoError(t, err)
 	require.Equal(t, []row{
@@ -218,6 +219,28 @@ WHERE c ->> 'field' = 'did'`), "did is a common column")
 		require.ErrorAs(t, err, &refused, name)
 		require.Contains(t, []string{"22023", "42939"}, refused.Code)
 	}
+}
+
+// TestViewsDoNotComeBeforeTables shows that no view is in a schema in which Postgres would look for Weir's tables,
+// and that those move that are.
+func TestViewsDoNotComeBeforeTables(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `SELECT make_record_view('com.weir.records', 'weir', 'records', '[]')`)
+	const found = `SELECT relnamespace::regnamespace || ' ' || current_schema() FROM pg_class WHERE oid = 'records'::regclass`
+	require.Equal(t, "weir weir", one[string](t, pool, found), "the role's name is weir")
+	catalog := catalogOf(t, lexiconOf("com.weir.records", ""), lexiconOf("com.later.records", ""))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SET LOCAL search_path = "$user", "later", public`); err != nil {
+			return err
+		}
+		_, err := MakeViews(t.Context(), tx, catalog)
+		return err
+	}))
+	require.Equal(t, "public public", one[string](t, pool, found))
+	require.Equal(t, "com_later.records, com_weir.records", one[string](t, pool, `
+SELECT string_agg(schema_name || '.' || view_name, ', ' ORDER BY schema_name)
+FROM record_views`))
 }
 
 // TestViewsBelongToTheOwner shows that a role that owns nothing can have views made, and can read
