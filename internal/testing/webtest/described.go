@@ -2,6 +2,7 @@ package webtest
 
 import (
 	"bufio"
+	"context"
 	_ "embed"
 	"encoding/json"
 	"io"
@@ -359,13 +360,26 @@ func (c *contract) checkPathParameter(path string, p parameter) {
 	}
 }
 
+// leaving is a client that leaves as soon as it has read something: a stream would not end otherwise.
+type leaving struct {
+	*httptest.ResponseRecorder
+	leave func()
+}
+
+func (l leaving) Write(p []byte) (int, error) {
+	defer l.leave()
+	return l.ResponseRecorder.Write(p)
+}
+
 // checkLimit has a client send too many requests.
 func (c *contract) checkLimit() {
 	c.T.Helper()
 	ask := func(target string) *httptest.ResponseRecorder {
-		request, rec := httptest.NewRequest(http.MethodGet, target, nil), httptest.NewRecorder()
+		ctx, leave := context.WithCancel(c.T.Context())
+		defer leave()
+		request, rec := httptest.NewRequestWithContext(ctx, http.MethodGet, target, nil), httptest.NewRecorder()
 		request.RemoteAddr = "203.0.113.9:1000"
-		c.Handler.ServeHTTP(rec, request)
+		c.Handler.ServeHTTP(leaving{rec, leave}, request)
 		return rec
 	}
 	for path, op := range c.paths {
