@@ -52,6 +52,9 @@ func (a *address) open() {
 	if r == nil {
 		return
 	}
+	for i := range found {
+		found[i], _, _ = strings.Cut(found[i], "?") // parameters that were added with a second "?"
+	}
 	a.opened, a.host, a.path = r, fill(r.form.host, &found), fill(r.form.path, &found)
 	if len(r.form.query) > 0 {
 		first := newParameter(fill(r.form.query, &found))

@@ -195,6 +195,10 @@ func withoutEdition(host, path string) string {
 		if (isArticle(path) || isStory(path)) && site(host) == site(rest) {
 			return rest
 		}
+	case "eu": // of American newspapers
+		if strings.HasPrefix(path, "/story/") && isArticle(path) && site(host) == site(rest) {
+			return rest
+		}
 	}
 	return host
 }
@@ -219,9 +223,14 @@ func withoutAMP(path string) string {
 		if isArticle(before) || isStory(before) {
 			return before
 		}
-	case (separator == '.' || separator == '_') && (after == "" || after == ".html"): // /2026/07/story.amp.html
-		if isArticle(before) || isStory(before) {
-			return before + after
+	case separator == '~' && after == ".html": // /story-100~amp.html
+		return before + after
+	case separator == '.' || separator == '_': // /2026/07/story.amp.html
+		switch after {
+		case "", ".html", ".htm", ".shtml":
+			if isArticle(before) || isStory(before) {
+				return before + after
+			}
 		}
 	}
 	for _, prefix := range [...]string{"/amp", "/platform/amp"} { // /amp/2026/07/story
@@ -240,7 +249,7 @@ func isArticle(path string) bool {
 	for segment := range strings.SplitSeq(path, "/") {
 		switch {
 		case dated:
-			name = segment != "" && !numeric(segment)
+			name = name || segment != "" && !numeric(segment)
 		case year && isNumber(segment, 1, 12):
 			dated = true
 		case len(segment) == len("2026-07-04") && segment[4] == '-' && segment[7] == '-':

@@ -19,12 +19,20 @@ func parameters(query string) []parameter {
 		for bare, ok := strings.CutPrefix(text, "amp;"); ok && bare != ""; bare, ok = strings.CutPrefix(text, "amp;") {
 			text = bare // pages with broken escaping write "&amp;" for "&"
 		}
-		p := newParameter(text)
-		if !isTracking(p) {
+		p := newParameter(withoutTail(text))
+		if p.text != "" && !isTracking(p) {
 			all = append(all, p)
 		}
 	}
 	return all
+}
+
+// withoutTail returns a parameter without tracking parameters that a program has added with a second "?".
+func withoutTail(text string) string {
+	if before, tail, ok := strings.Cut(text, "?"); ok && isTracking(newParameter(tail)) {
+		return before
+	}
+	return text
 }
 
 func newParameter(text string) parameter {

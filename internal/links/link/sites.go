@@ -59,7 +59,7 @@ type rewrite struct {
 
 // params are names of parameters. Some count only with certain values.
 type params struct {
-	values   map[string][]string // nil: with any value; otherwise patterns in lower case, see path.Match
+	values   map[string][]string // nil: with any value; otherwise patterns in lower case, see path.Match, or {site}: a host
 	prefixes []string
 }
 
@@ -101,6 +101,10 @@ func (p *params) has(q *parameter) bool {
 	}
 	given := strings.ToLower(delimiters.Replace(q.value()))
 	return slices.ContainsFunc(values, func(value string) bool {
+		if value == "{site}" {
+			_, _, err := normalHost(given)
+			return err == nil
+		}
 		ok, err := path.Match(value, given)
 		return ok && err == nil
 	})

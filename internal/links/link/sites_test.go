@@ -70,7 +70,7 @@ func TestRulesThatLeaveTheirSite(t *testing.T) {
 	t.Parallel()
 	known := strings.Fields(`aliexpress.com arxiv.org bbc.co.uk bbc.com bsky.app chatgpt.com crbug.com dailymail.co.uk
 	dailymotion.com derstandard.at
-		discord.com doi.org espn.com facebook.com go.dev hal.science huffpost.com huggingface.co
+		discord.com doi.org espn.com facebook.com franceinfo.fr go.com go.dev hal.science huffpost.com huggingface.co
 		independent.co.uk instagram.com komoot.com luma.com
 		medium.com mozilla.org nicovideo.jp nih.gov notion.so npmjs.com nytimes.com openpetition.de osf.io
 		pypi.org reddit.com rfc-editor.org ssrn.com steampowered.com t.me
