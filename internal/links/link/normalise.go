@@ -187,7 +187,7 @@ func checkCharacters(raw string) error {
 // normalPath resolves dot segments. Empty segments and a trailing slash stay:
 // servers may distinguish them.
 func normalPath(path string) string {
-	path = withoutInvisible(escape(path))
+	path = withoutStray(withoutInvisible(escape(path)))
 	if strings.Contains(path, "/.") {
 		path = resolveDots(path)
 	}
@@ -228,7 +228,7 @@ func fragmentOf(fragment string) string {
 	case "", "!", "/", "!/", "_=_":
 		return ""
 	}
-	if fragment[0] == '.' || strings.HasPrefix(fragment, "sthash.") { // of buttons for sharing
+	if fragment[0] == '.' || strings.HasPrefix(fragment, "sthash.") || strings.HasPrefix(fragment, "ixzz") { // of buttons for sharing
 		return ""
 	}
 	for text := range strings.SplitSeq(fragment, "&") {

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"net/url"
 	"slices"
 	"strings"
 	"unicode"
@@ -211,9 +212,37 @@ func withoutClosing(url, before string) string {
 	}
 }
 
+// withoutStray removes a quote or a bracket from the end of a normalised path that has nothing to close.
+func withoutStray(path string) string {
+	if len(path) <= 3 || path[len(path)-3] != '%' {
+		return path
+	}
+	text, err := url.PathUnescape(path)
+	if err != nil {
+		return path
+	}
+	last, size := utf8.DecodeLastRuneInString(text)
+	before := text[:len(text)-size]
+	switch last {
+	case '"':
+		if before[len(before)-1]-'0' <= 9 { // inches
+			return path
+		}
+	case ']', '}', '>', '”', '»', '」', '』', '）', '】', '》':
+	default:
+		return path
+	}
+	if strings.ContainsAny(before, closing[last]) {
+		return path
+	}
+	return strings.TrimSuffix(path, escape(string(last)))
+}
+
 // invisible are the characters that a URL has at its end because it was copied with them: those
-// without a width, the choice of a picture before them, one that was lost (NUL is stored so), and an ellipsis.
-const invisible = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\ufe0e\ufe0f\ufffc\ufffd\u2026"
+// without a width, white space, the choice of a picture before them, one that was lost (NUL is stored so), and an
+// ellipsis.
+const invisible = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\ufe0e\ufe0f\ufffc\ufffd\u2026" +
+	"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c\u034f\u180e\u2028\u2029 \u00a0\u3000\t\r\n"
 
 // escapedInvisible are the same in a normalised URL.
 var escapedInvisible = func() (all []string) {
