@@ -19,7 +19,8 @@ import (
 // maxText limits the bytes of a text that are read.
 const maxText = 16 * 1024
 
-var entity = regexp.MustCompile(`&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});`)
+// Quotes and dashes are entities without a semicolon, too: nothing else can be meant.
+var entity = regexp.MustCompile(`&(?:(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|#(?:3[49]|039|82[12][0-9]))`)
 
 // Decode replaces the HTML entities of a text, once. Many servers encode titles twice.
 func Decode(s string) string {
@@ -83,11 +84,16 @@ func Why(title, address string) string {
 	case !strings.Contains(title, " ") &&
 		(strings.HasPrefix(title, "https://") || strings.HasPrefix(title, "http://") || strings.HasPrefix(title, "www.")):
 		return "its title is an address"
+	case template.MatchString(title):
+		return "its title is that of a template"
 	case isWall(title, u) || IsWallAddress(u):
 		return Wall
 	}
 	return ""
 }
+
+// template is a title that a page has not filled in.
+var template = regexp.MustCompile(`^(?:\{\{.*\}\}|\$\{.*\}|%\w+%)$`)
 
 // readable reports whether a title has letters, digits or symbols, and more of them than were lost.
 func readable(title string) bool {

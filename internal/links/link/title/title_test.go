@@ -18,6 +18,7 @@ func TestEntitiesAreDecodedTwice(t *testing.T) {
 		"?a=1&copy=2&#x2019;&#146;":         "?a=1&copy=2’’",
 		"&#0;&#xFFFFFF;&#99999999;":         "\uFFFD\uFFFD&#99999999;",
 		"&nosuch;":                          "&nosuch;",
+		"It&#39s &#8220up&#8221 &#8211 now": "It's “up” – now",
 	} {
 		require.Equal(t, want, Decode(Decode(raw)), raw)
 	}
@@ -54,6 +55,10 @@ func TestUselessTitlesAreNone(t *testing.T) {
 		"Reuters and the war":           "",
 		"It\uFFFDs the heron's turn":    "",
 		"1984":                          "",
+		"{{ title }}":                   "its title is that of a template",
+		"${title}":                      "its title is that of a template",
+		"%title%":                       "its title is that of a template",
+		"100%":                          "",
 		"鷺が帰る":                          "",
 	} {
 		require.Equal(t, want, Why(title, "https://www.reuters.com/world/a-real-story-2026-11-27/"), title)
