@@ -34,10 +34,13 @@ var phrases = sync.OnceValue(func() map[string]bool {
 })
 
 var (
-	status = regexp.MustCompile(`^(?:http )?(?:status )?(?:error |fehler |erreur |erro |errore |ошибка )?[45][0-5][0-9](?: error)? ` +
+	status = regexp.MustCompile(`^(?:error|fehler|erreur|erro|errore|ошибка|błąd|hata|fout) (?:[45][0-5][0-9]|10[0-2][0-9])$|` +
+		`^(?:http )?(?:status )?(?:error |fehler |erreur |erro |errore |ошибка )?[45][0-5][0-9](?: error)? ` +
 		`(?:bad request|unauthorized|forbidden|access denied|(?:page )?not found|method not allowed|gone|too many requests|` +
-		`(?:internal )?server error|bad gateway|service (?:temporarily )?unavailable|gateway time ?out)(?: 1)?$`)
-	login = regexp.MustCompile(`^(?:log ?in|sign ?in|log on|sign ?up|log ?in or sign ?up) ?(?:to|at|for|on|with) (.+)$`)
+		`(?:internal )?server error|bad gateway|service (?:temporarily )?unavailable|gateway time ?out|` +
+		`backend fetch failed|web server is down|connection timed out|unavailable (?:for|due to) legal reasons)(?: 1)?$`)
+	login = regexp.MustCompile(`^(?:(?:log ?in|sign ?in|log on|sign ?up|log ?in or sign ?up) ?(?:to|at|for|on|with)|subscribe to|` +
+		`welcome to|willkommen bei|bienvenue sur|you are (?:now )?leaving|redirecting to) (.+)$`)
 )
 
 // isWall reports whether a title is that of a wall. A title is one only as a whole, or beside the
@@ -94,12 +97,14 @@ func phrase(words string, at *url.URL) (certain, ok bool) {
 	if certain, ok = phrases()[words]; ok {
 		return certain, ok
 	}
-	switch {
-	case strings.HasPrefix(words, "log"), strings.HasPrefix(words, "sign"):
-		to := login.FindStringSubmatch(words)
-		certain = to != nil && isName(to[1], at.Hostname())
-	case strings.ContainsAny(words, "45"):
-		certain = status.MatchString(words)
+	if strings.ContainsAny(words, "0123456789") && status.MatchString(words) ||
+		strings.HasSuffix(words, " used cloudflare to restrict access") || strings.HasPrefix(words, "request unsuccessful incapsula") {
+		return true, true
+	}
+	if to := login.FindStringSubmatch(words); to != nil {
+		certain = isName(to[1], at.Hostname())
+	} else if name, rest, named := strings.Cut(words, " "); named && isName(name, at.Hostname()) { // Example Login
+		certain = phrases()[rest]
 	}
 	return certain, certain
 }
