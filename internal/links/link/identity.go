@@ -153,6 +153,9 @@ func (a *address) isRoute() bool {
 	if strings.TrimRight(a.path, "/") == "" && len(a.query) == 0 {
 		return true
 	}
+	if strings.HasPrefix(text, "fn:") || strings.HasPrefix(text, "fnref:") {
+		return false // a footnote
+	}
 	return text[0] == '!' || strings.ContainsAny(text, "/=:,@") || isRandom(text)
 }
 
