@@ -54,6 +54,7 @@ func (a *address) open() {
 	}
 	for i := range found {
 		found[i], _, _ = strings.Cut(found[i], "?") // parameters that were added with a second "?"
+		found[i] = withoutInvisible(found[i])
 	}
 	a.opened, a.host, a.path = r, fill(r.form.host, &found), fill(r.form.path, &found)
 	if len(r.form.query) > 0 {

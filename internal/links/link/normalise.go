@@ -187,7 +187,7 @@ func checkCharacters(raw string) error {
 // normalPath resolves dot segments. Empty segments and a trailing slash stay:
 // servers may distinguish them.
 func normalPath(path string) string {
-	path = withoutStray(withoutInvisible(escape(path)))
+	path = withoutStray(escape(path))
 	if strings.Contains(path, "/.") {
 		path = resolveDots(path)
 	}

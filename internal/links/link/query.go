@@ -15,11 +15,11 @@ func parameters(query string) []parameter {
 		if text == "" {
 			continue
 		}
-		text = withoutInvisible(escape(text))
+		text = withoutInvisible(withoutTail(escape(text)))
 		for bare, ok := strings.CutPrefix(text, "amp;"); ok && bare != ""; bare, ok = strings.CutPrefix(text, "amp;") {
 			text = bare // pages with broken escaping write "&amp;" for "&"
 		}
-		p := newParameter(withoutTail(text))
+		p := newParameter(text)
 		if p.text != "" && !isTracking(p) {
 			all = append(all, p)
 		}

@@ -212,9 +212,11 @@ func withoutClosing(url, before string) string {
 	}
 }
 
-// withoutStray removes a quote or a bracket from the end of a normalised path that has nothing to close.
+// withoutStray removes quotes and brackets that have nothing to close from the end of a normalised path, and
+// invisible characters.
 func withoutStray(path string) string {
-	if len(path) <= 3 || path[len(path)-3] != '%' {
+	path = withoutInvisible(path)
+	if len(path) <= 3 || len(path) > MaxBytes || path[len(path)-3] != '%' {
 		return path
 	}
 	text, err := url.PathUnescape(path)
@@ -235,7 +237,7 @@ func withoutStray(path string) string {
 	if strings.ContainsAny(before, closing[last]) {
 		return path
 	}
-	return strings.TrimSuffix(path, escape(string(last)))
+	return withoutStray(strings.TrimSuffix(path, escape(string(last))))
 }
 
 // invisible are the characters that a URL has at its end because it was copied with them: those
