@@ -102,7 +102,11 @@ func (p *params) has(q *parameter) bool {
 	given := strings.ToLower(delimiters.Replace(q.value()))
 	return slices.ContainsFunc(values, func(value string) bool {
 		if value == "{site}" {
-			_, _, err := normalHost(given)
+			host := strings.TrimSuffix(strings.ReplaceAll(given, "%2f", "/"), "/")
+			if _, after, absolute := strings.Cut(host, "://"); absolute {
+				host = after
+			}
+			_, _, err := normalHost(host)
 			return err == nil
 		}
 		ok, err := path.Match(value, given)

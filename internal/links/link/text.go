@@ -237,7 +237,10 @@ func withoutStray(path string) string {
 	if strings.ContainsAny(before, closing[last]) {
 		return path
 	}
-	return withoutStray(strings.TrimSuffix(path, escape(string(last))))
+	if cut, ok := strings.CutSuffix(path, escape(string(last))); ok {
+		return withoutStray(cut)
+	}
+	return path
 }
 
 // invisible are the characters that a URL has at its end because it was copied with them: those
