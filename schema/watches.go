@@ -267,10 +267,10 @@ SET ` + setHandle + `,
 		NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
     avatar       = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,
     hidden_at    = NULL,
-    status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < $5 - interval '1 hour' THEN 'active'
+    status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < ` + readAt + ` - interval '1 hour' THEN 'active'
                    ELSE a.status END
 WHERE a.status = 'hidden' OR a.hidden_at IS NOT NULL
-   OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
+   OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < ` + readAt + ` - interval '1 hour')
    OR a.did NOT LIKE ` + NostrDIDs + ` AND (` + takenHandle + `, excluded.display_name,` +
 		` excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
@@ -291,14 +291,14 @@ WHERE p.read_at IS NULL OR p.read_at < excluded.read_at
 func hide(ctx context.Context, tx pgx.Tx, watch int64, members []string, began time.Time) ([]string, error) {
 	const sql = `
 INSERT INTO accounts AS a (did, status, hidden_at, reread_since, reread_at)
-SELECT h.did, 'hidden', $2, $2, now() + interval '1 hour' FROM unnest($1::text[]) AS h (did) ORDER BY h.did
+SELECT h.did, 'hidden', least($2, ` + newestEvent + `), $2, now() + interval '1 hour' FROM unnest($1::text[]) AS h (did) ORDER BY h.did
 ON CONFLICT (did) DO UPDATE
 SET status       = excluded.status,
     hidden_at    = excluded.hidden_at,
     reread_since = least(a.reread_since, excluded.reread_since),
     reread_count = a.reread_count + 1,
     reread_at    = excluded.reread_at -- in case the job is lost
-WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interval '1 hour')
+WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < excluded.hidden_at - interval '1 hour')
 RETURNING did`
 	return All(ctx, tx, fmt.Sprintf("hide members of watch %d", watch), pgx.RowTo[string], sql, members, began)
 }

@@ -98,6 +98,34 @@ func TestListingHidesNoDeletion(t *testing.T) {
 	require.Equal(t, "deleted hidden hidden active hidden", ask[string](t, pool, status))
 }
 
+// TestListingByAClockAheadIsOlderThanEvents shows that what a listing says while our clock is ahead does not outlast what
+// the stream says a minute later, and does not come before what it has just said.
+func TestListingByAClockAheadIsOlderThanEvents(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := noon()
+	do(t, pool, `INSERT INTO watches (target, kind) VALUES ('x.example', 'follows')`)
+	do(t, pool, `INSERT INTO watch_members (watch_id, did) VALUES (1, 'did:hidden'), (1, 'did:gone')`)
+	lease := take(t, pool, "me")
+	event := func(did, status string, at time.Time) {
+		t.Helper()
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: did, Status: status, At: at}}})
+		require.NoError(t, err)
+	}
+	event("did:gone", "deactivated", now)
+	do(t, pool, `UPDATE streams SET last_event_at = $1`, now)
+	watch, err := schema.FindWatch(t.Context(), pool, 1)
+	require.NoError(t, err)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: "did:gone"}}, []string{"did:hidden"}, now.Add(3*time.Hour))
+		return err
+	}))
+	status := `SELECT string_agg(did || ' ' || status, ' ' ORDER BY did) FROM accounts`
+	require.Equal(t, "did:gone deactivated did:hidden hidden", ask[string](t, pool, status), "the listing lags")
+	event("did:hidden", "active", now.Add(time.Minute))
+	require.Equal(t, "did:gone deactivated did:hidden active", ask[string](t, pool, status))
+}
+
 // TestOnlyAComparisonSettlesAGap shows that a gap is settled by a comparison, or by one that was
 // postponed. A read that an operator requested does not settle it.
 func TestOnlyAComparisonSettlesAGap(t *testing.T) {
