@@ -213,7 +213,7 @@ func withoutClosing(url, before string) string {
 }
 
 // withoutStray removes quotes and brackets that have nothing to close from the end of a normalised path, and
-// invisible characters. A sign stays if it is all that a segment has, after a number (inches), and in an operator.
+// invisible characters. A sign stays if it is all that a segment has, after a number (inches), and beside other signs (`=>`).
 func withoutStray(path string) string {
 	path = withoutInvisible(path)
 	if len(path) <= 3 || len(path) > MaxBytes || path[len(path)-3] != '%' {
@@ -232,9 +232,9 @@ func withoutStray(path string) string {
 		switch last {
 		case '"', '”':
 			escaped = escaped && !unicode.IsNumber(beside)
-		case '>':
-			escaped = escaped && !strings.ContainsRune("=->", beside)
-		case ']', '}', '»', '」', '』', '）', '】', '》':
+		case '>', ']', '}':
+			escaped = escaped && (unicode.IsLetter(beside) || unicode.IsNumber(beside))
+		case '»', '」', '』', '）', '】', '》':
 		default:
 			return path
 		}
