@@ -53,8 +53,10 @@ func (a *address) open() {
 		return
 	}
 	for i := range found {
-		found[i], _, _ = strings.Cut(found[i], "?") // parameters that were added with a second "?"
-		found[i] = withoutInvisible(found[i])
+		before, _, _ := strings.Cut(found[i], "?") // parameters that were added with a second "?"
+		if before = withoutInvisible(before); before != "" {
+			found[i] = before
+		}
 	}
 	a.opened, a.host, a.path = r, fill(r.form.host, &found), fill(r.form.path, &found)
 	if len(r.form.query) > 0 {

@@ -187,9 +187,12 @@ func checkCharacters(raw string) error {
 // normalPath resolves dot segments. Empty segments and a trailing slash stay:
 // servers may distinguish them.
 func normalPath(path string) string {
-	path = withoutStray(escape(path))
-	if strings.Contains(path, "/.") {
-		path = resolveDots(path)
+	path = escape(path)
+	for range 2 { // what is removed may have hidden dots
+		if strings.Contains(path, "/.") {
+			path = resolveDots(path)
+		}
+		path = withoutStray(path)
 	}
 	if path == "" {
 		return "/"

@@ -15,7 +15,7 @@ func parameters(query string) []parameter {
 		if text == "" {
 			continue
 		}
-		text = withoutInvisible(withoutTail(escape(text)))
+		text = withoutTail(withoutInvisible(escape(text)))
 		for bare, ok := strings.CutPrefix(text, "amp;"); ok && bare != ""; bare, ok = strings.CutPrefix(text, "amp;") {
 			text = bare // pages with broken escaping write "&amp;" for "&"
 		}
@@ -29,8 +29,8 @@ func parameters(query string) []parameter {
 
 // withoutTail returns a parameter without tracking parameters that a program has added with a second "?".
 func withoutTail(text string) string {
-	if before, tail, ok := strings.Cut(text, "?"); ok && isTracking(newParameter(tail)) {
-		return before
+	if before, tail, ok := strings.Cut(text, "?"); ok && strings.Contains(tail, "=") && isTracking(newParameter(tail)) {
+		return withoutInvisible(before)
 	}
 	return text
 }

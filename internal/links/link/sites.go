@@ -103,16 +103,20 @@ func (p *params) has(q *parameter) bool {
 	return slices.ContainsFunc(values, func(value string) bool {
 		if value == "{site}" {
 			host := strings.TrimSuffix(strings.ReplaceAll(given, "%2f", "/"), "/")
-			if _, after, absolute := strings.Cut(host, "://"); absolute {
+			_, after, absolute := strings.Cut(host, "://")
+			if absolute {
 				host = after
 			}
-			_, _, err := normalHost(host)
-			return err == nil
+			_, suffix, err := normalHost(host)
+			return err == nil && (absolute || !slices.Contains(files, suffix))
 		}
 		ok, err := path.Match(value, given)
 		return ok && err == nil
 	})
 }
+
+// files are the top-level domains that are also common names of files: README.md.
+var files = []string{"md", "mov", "py", "sh", "zip"}
 
 func (p *params) in(query []parameter) bool {
 	for i := range query {

@@ -196,7 +196,7 @@ func trim(url string) string {
 // closing are quotes and brackets that close, and those that open before them.
 var closing = map[rune]string{
 	')': "(", ']': "[", '}': "{", '>': "<", '"': `"`, '\'': "'", '”': "“„”", '“': "„", '’': "‘‚’", '»': "«", '«': "»",
-	'」': "「", '』': "『", '）': "（", '】': "【", '》': "《",
+	'」': "「", '』': "『", '）': "（(", '】': "【", '》': "《",
 }
 
 // withoutClosing removes the quotes and brackets from the end of a URL that the text before it has
@@ -213,7 +213,7 @@ func withoutClosing(url, before string) string {
 }
 
 // withoutStray removes quotes and brackets that have nothing to close from the end of a normalised path, and
-// invisible characters.
+// invisible characters. A sign stays if it is all that a segment has, after a number (inches), and beside other signs (`=>`).
 func withoutStray(path string) string {
 	path = withoutInvisible(path)
 	if len(path) <= 3 || len(path) > MaxBytes || path[len(path)-3] != '%' {
@@ -223,24 +223,33 @@ func withoutStray(path string) string {
 	if err != nil {
 		return path
 	}
-	last, size := utf8.DecodeLastRuneInString(text)
-	before := text[:len(text)-size]
-	switch last {
-	case '"':
-		if before[len(before)-1]-'0' <= 9 { // inches
+	unopened := "" // signs that are known to close nothing, so that the work is linear
+	for {
+		last, size := utf8.DecodeLastRuneInString(text)
+		before := text[:len(text)-size]
+		beside, _ := utf8.DecodeLastRuneInString(before)
+		cut, escaped := strings.CutSuffix(path, escape(string(last)))
+		switch last {
+		case '"', '”':
+			escaped = escaped && !unicode.IsNumber(beside)
+		case '>', ']', '}':
+			escaped = escaped && (unicode.IsLetter(beside) || unicode.IsNumber(beside))
+		case '»', '」', '』', '）', '】', '》':
+		default:
 			return path
 		}
-	case ']', '}', '>', '”', '»', '」', '』', '）', '】', '》':
-	default:
-		return path
+		if !escaped || beside == '/' {
+			return path
+		}
+		if !strings.ContainsRune(unopened, last) {
+			if strings.ContainsAny(before, closing[last]) {
+				return path
+			}
+			unopened += string(last)
+		}
+		path = withoutInvisible(cut)
+		text = before[:len(before)-(len(cut)-len(path))/len("%20")]
 	}
-	if strings.ContainsAny(before, closing[last]) {
-		return path
-	}
-	if cut, ok := strings.CutSuffix(path, escape(string(last))); ok {
-		return withoutStray(cut)
-	}
-	return path
 }
 
 // invisible are the characters that a URL has at its end because it was copied with them: those
@@ -261,7 +270,7 @@ var escapedInvisible = func() (all []string) {
 func withoutInvisible(part string) string {
 	for len(part) > 3 && part[len(part)-3] == '%' {
 		at := slices.IndexFunc(escapedInvisible, func(e string) bool { return strings.HasSuffix(part, e) })
-		if at < 0 {
+		if at < 0 || strings.HasSuffix(part, "="+escapedInvisible[at]) { // the whole value: a page about the character
 			break
 		}
 		part = strings.TrimSuffix(part, escapedInvisible[at])
