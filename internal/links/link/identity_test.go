@@ -61,10 +61,11 @@ func spellings(normal string) []string {
 	if !asked {
 		all = append(all, build(scheme, host, path, "?", fragment))
 	}
-	if !routed && strings.Trim(path, "/") != "" { // with nothing in the path, a fragment may be the page
+	archived := strings.Contains(host, "archive.")
+	if !routed && !archived && strings.Trim(path, "/") != "" { // with nothing in the path, or in a copy's, a fragment may be the page
 		all = append(all, build(scheme, host, path, query, "#comments"))
 	}
-	if !strings.Contains(host, "archive.") { // nested archives are only unpacked up to a limit
+	if !archived { // nested archives are only unpacked up to a limit
 		all = append(all, "https://web.archive.org/web/20260704123456/"+normal, "https://archive.ph/newest/"+normal)
 	}
 	return all
