@@ -8,6 +8,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -43,7 +44,7 @@ func main() {
 	run := flag.String("run", "", "run only the tests that match this pattern")
 	skip := flag.String("skip", "", "leave out the tests that match this pattern")
 	bench := flag.String("bench", "", "also run the benchmarks that match this pattern, once each")
-	timeout := flag.Duration("timeout", time.Hour, "the longest time for the tests of one package")
+	timeout := flag.Duration("timeout", 0, "the longest time for the tests of one package; by default 1 h, and 20 min with -short")
 	var o options
 	flag.IntVar(&o.times, "times", 1, "run everything this often, and print how often each test failed")
 	flag.IntVar(&o.busy, "busy", 0, "run beside this many busy processes")
@@ -53,12 +54,14 @@ func main() {
 	base := flag.String("base", "", "the commit before the changes; by default where the branch left its upstream, or HEAD~")
 	flag.Parse()
 	o.server = map[string]string{"max_connections": "600"}
-	if *short { // planning the statements of the quick tests takes longer than running them
-		o.server["plan_cache_mode"] = "force_generic_plan"
+	longest := time.Hour
+	if *short {
+		longest = 20 * time.Minute
+		o.server["plan_cache_mode"] = "force_generic_plan" // planning the statements of the quick tests takes longer than running them
 	}
 	o.build = []string{"-vet=off", "-ldflags=-s -w", "-tags=" + *tags, fmt.Sprintf("-race=%t", *race)}
 	o.test = []string{"-test.v=test2json", "-test.paniconexit0", fmt.Sprintf("-test.short=%t", *short), "-test.run=" + *run,
-		"-test.skip=" + *skip, "-test.bench=" + *bench, "-test.benchtime=1x", "-test.timeout=" + timeout.String()}
+		"-test.skip=" + *skip, "-test.bench=" + *bench, "-test.benchtime=1x", "-test.timeout=" + cmp.Or(*timeout, longest).String()}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	packages, err := flag.Args(), error(nil)
 	if *changes {
