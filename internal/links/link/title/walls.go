@@ -17,16 +17,22 @@ import (
 //go:embed walls.txt
 var wallsText string
 
-// phrases returns the phrases of walls.txt; false: the phrase is also what articles are called.
-var phrases = sync.OnceValue(func() map[string]bool {
-	all := map[string]bool{}
+// kind is what is known of a phrase.
+type kind struct {
+	certain bool // no article is called so
+	site    bool // it is the name of a site
+}
+
+// phrases returns the phrases of walls.txt.
+var phrases = sync.OnceValue(func() map[string]kind {
+	all := map[string]kind{}
 	for line := range strings.Lines(wallsText) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
 		for phrase := range strings.SplitSeq(line, ",") {
 			if words := fold(phrase); words != "" {
-				all[words] = !strings.Contains(phrase, "?")
+				all[words] = kind{certain: !strings.Contains(phrase, "?"), site: strings.Contains(phrase, "=")}
 			}
 		}
 	}
@@ -75,7 +81,10 @@ func besideNames(texts []string, most int, at *url.URL) bool {
 	}
 	for i, text := range texts {
 		said := words(text)
-		if _, ok := phrase(said, at); ok && !inPath(said, at) && areNames(slices.Concat(texts[:i], texts[i+1:]), most, at) {
+		if _, ok := phrase(said, at); !ok || phrases()[said].site || inPath(said, at) {
+			continue
+		}
+		if areNames(slices.Concat(texts[:i], texts[i+1:]), most, at) {
 			return true
 		}
 	}
@@ -95,8 +104,8 @@ func words(text string) string {
 
 // phrase reports whether words are the phrase of a wall, and whether nothing else is called so.
 func phrase(words string, at *url.URL) (certain, ok bool) {
-	if certain, ok = phrases()[words]; ok {
-		return certain, ok
+	if known, ok := phrases()[words]; ok {
+		return known.certain, true
 	}
 	if strings.ContainsAny(words, "0123456789") && status.MatchString(words) ||
 		strings.HasSuffix(words, " used cloudflare to restrict access") || strings.HasPrefix(words, "request unsuccessful incapsula") {
@@ -107,7 +116,7 @@ func phrase(words string, at *url.URL) (certain, ok bool) {
 	} else if to := welcome.FindStringSubmatch(words); to != nil {
 		certain = strings.Trim(at.Path, "/") != "" && isName(to[1], at.Hostname()) // a front page is called so
 	} else if name, rest, named := strings.Cut(words, " "); named && isName(name, at.Hostname()) { // Example Login
-		certain = phrases()[rest]
+		certain = phrases()[rest].certain
 	}
 	return certain, certain
 }
