@@ -81,7 +81,7 @@ func besideNames(texts []string, most int, at *url.URL) bool {
 	}
 	for i, text := range texts {
 		said := words(text)
-		if _, ok := phrase(said, at); !ok || phrases()[said].site || inPath(said, at) {
+		if _, ok := phrase(said, at); !ok || phrases()[said].site || isName(said, at.Hostname()) || inPath(said, at) {
 			continue
 		}
 		if areNames(slices.Concat(texts[:i], texts[i+1:]), most, at) {

@@ -73,6 +73,7 @@ func TestArticlesAreNoWalls(t *testing.T) {
 		"Instagram is asking for your face":                            "https://mag.example/s/1",
 		"The New York Times":                                           "https://wiki.example/wiki/The_New_York_Times",
 		"Bohemian Rhapsody - YouTube":                                  "https://www.youtube.com/watch?v=dQw4w9WgXcQ",
+		"Index - Gémek":                                                "https://index.hu/belfold/2026/11/01/x/",
 		"Jane Doe - TikTok":                                            "https://www.tiktok.com/@jd/video/7291",
 		"NASA | Facebook":                                              "https://www.facebook.com/permalink/12",
 		"Heron returns | The New York Times":                           "https://www.nytimes.com/2026/11/01/us/x.html",
