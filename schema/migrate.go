@@ -133,7 +133,7 @@ SELECT coalesce(current_schema()::text, '')                                     
        coalesce((SELECT c.relnamespace::regnamespace::text FROM pg_class AS c WHERE c.oid = to_regclass('weir_migration')), '') AS old`
 	found, err := One(ctx, db, "read the schema of the tables", pgx.RowToStructByName[struct{ New, Old string }], sql)
 	if err == nil && found.Old != "" && found.Old != found.New {
-		err = fmt.Errorf("Weir's tables are in the schema %s, but new ones would be in %s, which this role's search_path names first: "+
+		err = fmt.Errorf("the tables are in the schema %s, but new ones would be in %s, which this role's search_path names first: "+
 			"add search_path=%[1]s to the parameters of DATABASE_URL. Nothing was changed", found.Old, cmp.Or(found.New, "none"))
 	}
 	return err
