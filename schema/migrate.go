@@ -94,8 +94,8 @@ func (e *MissingPartError) Error() string {
 func Migrate(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) error {
 	return withLock(ctx, pool, migrationLock, func() error {
 		return compare(ctx, pool, features, func(conn *pgxpool.Conn, _, missing []migration, err error) error {
-			if err == nil && len(missing) > 0 {
-				err = cmp.Or(requireExtension(ctx, conn, "pg_trgm"), requireSchema(ctx, conn))
+			if err == nil {
+				err = applicable(ctx, conn, missing)
 			}
 			for i := 0; i < len(missing) && err == nil; i++ {
 				err = missing[i].apply(ctx, pool, conn.Conn())
@@ -121,16 +121,28 @@ func Plan(ctx context.Context, pool *pgxpool.Pool, features ...fs.FS) (steps []S
 		if err != nil {
 			return err
 		}
-		return cmp.Or(requireExtension(ctx, conn, "pg_trgm"), requireSchema(ctx, conn))
+		return applicable(ctx, conn, missing)
 	})
 	return steps, err
+}
+
+// applicable returns an error that says what to do if migrations cannot be applied.
+func applicable(ctx context.Context, db DB, missing []migration) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := requireExtension(ctx, db, "pg_trgm"); err != nil {
+		return err
+	}
+	return requireSchema(ctx, db)
 }
 
 // requireSchema returns an error if new tables would not be in the schema of those that exist.
 func requireSchema(ctx context.Context, db DB) error {
 	const sql = `
-SELECT coalesce(current_schema()::text, '')                                                            AS new,
-       coalesce((SELECT c.relnamespace::regnamespace::text FROM pg_class AS c WHERE c.oid = to_regclass('weir_migration')), '') AS old`
+SELECT coalesce(current_schema()::text, '') AS new,
+       coalesce((SELECT n.nspname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+           WHERE c.oid = to_regclass('weir_migration')), '') AS old`
 	found, err := One(ctx, db, "read the schema of the tables", pgx.RowToStructByName[struct{ New, Old string }], sql)
 	if err == nil && found.Old != "" && found.Old != found.New {
 		err = fmt.Errorf("the tables are in the schema %s, but new ones would be in %s, which this role's search_path names first: "+
