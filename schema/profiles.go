@@ -22,16 +22,13 @@ const setHandle = `
     handle_unverified =` + takenHandle + `IS DISTINCT FROM a.handle OR a.handle_unverified,
     handle_checked_at = CASE WHEN` + takenHandle + `IS DISTINCT FROM a.handle THEN NULL ELSE a.handle_checked_at END`
 
-// readAt dates what was read at $5, no later than the newest event: while our clock is ahead, it would outlast the
-// events that change it.
-const readAt = `least($5, ` + newestEvent + `)`
-
 // insertNames inserts the names of accounts: DIDs, handles, names and avatars, read at $5. What follows updates those
-// that are stored.
+// that are stored. A handle is dated no later than the newest event: while our clock is ahead, it would outlast the
+// events that change it.
 func insertNames() string {
 	return `
 INSERT INTO accounts AS a (did, handle, handle_at, handle_unverified, display_name, avatar)
-SELECT m.did, ` + storedHandle("m.handle") + `, ` + readAt + `, m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
+SELECT m.did, ` + storedHandle("m.handle") + `, least($5, ` + newestEvent + `), m.handle <> '', nullif(m.name, ''), nullif(m.avatar, '')
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
 ORDER BY m.did
 ON CONFLICT (did) DO UPDATE`

@@ -267,10 +267,10 @@ SET ` + setHandle + `,
 		NostrDIDs + ` THEN a.display_name ELSE excluded.display_name END, -- their profiles are read separately
     avatar       = CASE WHEN a.did LIKE ` + NostrDIDs + ` THEN a.avatar ELSE excluded.avatar END,
     hidden_at    = NULL,
-    status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < ` + readAt + ` - interval '1 hour' THEN 'active'
-                   ELSE a.status END
+    status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < excluded.handle_at - interval '1 hour'
+                   THEN 'active' ELSE a.status END
 WHERE a.status = 'hidden' OR a.hidden_at IS NOT NULL
-   OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < ` + readAt + ` - interval '1 hour')
+   OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < excluded.handle_at - interval '1 hour')
    OR a.did NOT LIKE ` + NostrDIDs + ` AND (` + takenHandle + `, excluded.display_name,` +
 		` excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {

@@ -117,7 +117,8 @@ func TestListingByAClockAheadIsOlderThanEvents(t *testing.T) {
 	watch, err := schema.FindWatch(t.Context(), pool, 1)
 	require.NoError(t, err)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: "did:gone"}}, []string{"did:hidden"}, now.Add(3*time.Hour))
+		listed, hidden := []schema.Member{{DID: "did:gone"}}, []string{"did:hidden"}
+		_, err := schema.SetMembers(t.Context(), tx, watch, listed, hidden, now.Add(3*time.Hour))
 		return err
 	}))
 	status := `SELECT string_agg(did || ' ' || status, ' ' ORDER BY did) FROM accounts`
