@@ -213,7 +213,7 @@ func isStory(path string) bool {
 }
 
 // withoutAMP returns the path of the article that an AMP page is an edition of. "amp"
-// has other meanings, so the path must be an article's. Other sites have rules.
+// has other meanings but after "~", so the path must be an article's. Other sites have rules.
 func withoutAMP(path string) string {
 	if !strings.Contains(path, "amp") { // faster than LastIndex
 		return path
@@ -228,12 +228,9 @@ func withoutAMP(path string) string {
 		}
 	case separator == '~' && after == ".html": // /story-100~amp.html
 		return before + after
-	case separator == '.' || separator == '_': // /2026/07/story.amp.html
-		switch after {
-		case "", ".html", ".htm", ".shtml":
-			if isArticle(before) || isStory(before) {
-				return before + after
-			}
+	case (separator == '.' || separator == '_') && slices.Contains([]string{"", ".html", ".htm", ".shtml"}, after): // /2026/07/story.amp.html
+		if isArticle(before) || isStory(before) {
+			return before + after
 		}
 	}
 	for _, prefix := range [...]string{"/amp", "/platform/amp"} { // /amp/2026/07/story

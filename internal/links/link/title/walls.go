@@ -46,8 +46,7 @@ var (
 		`(?:internal )?server error|bad gateway|service (?:temporarily )?unavailable|gateway time ?out|` +
 		`backend fetch failed|web server is down|connection timed out|unavailable (?:for|due to) legal reasons)(?: 1)?$`)
 	login = regexp.MustCompile(`^(?:(?:log ?in|sign ?in|log on|sign ?up|log ?in or sign ?up) ?(?:to|at|for|on|with)|subscribe to|` +
-		`you are (?:now )?leaving|redirecting to) (.+)$`)
-	welcome = regexp.MustCompile(`^(?:welcome to|willkommen bei|bienvenue sur) (.+)$`)
+		`you are (?:now )?leaving|redirecting to|(welcome to|willkommen bei|bienvenue sur)) (.+)$`)
 )
 
 // isWall reports whether a title is that of a wall. A title is one only as a whole, or beside the
@@ -112,11 +111,10 @@ func phrase(words string, at *url.URL) (certain, ok bool) {
 		return true, true
 	}
 	if to := login.FindStringSubmatch(words); to != nil {
-		certain = isName(to[1], at.Hostname())
-	} else if to := welcome.FindStringSubmatch(words); to != nil {
-		certain = strings.Trim(at.Path, "/") != "" && isName(to[1], at.Hostname()) // a front page is called so
-	} else if name, rest, named := strings.Cut(words, " "); named && isName(name, at.Hostname()) { // Example Login
-		certain = phrases()[rest].certain
+		front := to[1] != "" && strings.Trim(at.Path, "/") == "" // it welcomes the reader
+		certain = !front && isName(to[2], at.Hostname())
+	} else if name, rest, _ := strings.Cut(words, " "); phrases()[rest].certain { // Example Login
+		certain = isName(name, at.Hostname())
 	}
 	return certain, certain
 }
