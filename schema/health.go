@@ -107,7 +107,7 @@ SELECT r.relname                                                                
        coalesce((SELECT sum(pg_total_relation_size(t.relid)) FROM pg_partition_tree(r.oid) AS t),
                 pg_total_relation_size(r.oid))::float8                                             AS value
 FROM pg_class AS r
-WHERE r.relnamespace = current_schema()::regnamespace AND r.relkind IN ('r', 'p') AND NOT r.relispartition`
+WHERE r.relnamespace = quote_ident(current_schema())::regnamespace AND r.relkind IN ('r', 'p') AND NOT r.relispartition`
 	return All(ctx, db, "read the sizes of the tables", pgx.RowToStructByName[Sum], sql)
 }
 

@@ -135,6 +135,39 @@ func TestMigrationsStayTogether(t *testing.T) {
 	require.Equal(t, before, column(t, pool, everything))
 }
 
+// TestSchemaMayNeedQuotes shows that the name of Weir's schema may be one that SQL takes in quotes only, such as that of a
+// role that is an address.
+func TestSchemaMayNeedQuotes(t *testing.T) {
+	t.Parallel()
+	url := schematest.NewURL(t)
+	const name = `Weir@example.iam`
+	connect := func() *pgxpool.Pool {
+		pool, err := pgxpool.New(t.Context(), url)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		return pool
+	}
+	_, err := connect().Exec(t.Context(), `
+DROP SCHEMA public CASCADE;
+CREATE SCHEMA "`+name+`";
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = "`+name+`"', current_database()); END $$`)
+	require.NoError(t, err)
+	pool := connect()
+	require.NoError(t, schematest.Migrate(t.Context(), pool))
+	require.NoError(t, schematest.Check(t.Context(), pool))
+	rights, err := schema.ReadRights(t.Context(), pool)
+	require.NoError(t, err)
+	require.Equal(t, name, rights.Schema)
+	require.Empty(t, rights.Missing)
+	require.True(t, rights.Partitions)
+	sizes, err := schema.TableSizes(t.Context(), pool)
+	require.NoError(t, err)
+	require.Greater(t, len(sizes), 30)
+	invalid, err := schema.InvalidIndexes(t.Context(), pool)
+	require.NoError(t, err)
+	require.Empty(t, invalid)
+}
+
 // unreleased creates a database like that of a commit before the first release,
 // with the table of migrations and the watches of that time.
 func unreleased(t *testing.T, migrations ...string) *pgxpool.Pool {

@@ -27,7 +27,7 @@ func ReadRights(ctx context.Context, db DB) (Rights, error) {
 	const sql = `
 WITH owned AS (
     SELECT oid, relname, relkind FROM pg_class
-    WHERE relnamespace = current_schema()::regnamespace AND relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
+    WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
       AND NOT (relispartition AND relname ~ '_[0-9]')
           AND (relkind = 'S' OR relname LIKE 'river\_%' OR obj_description(oid, 'pg_class') IS NOT NULL)
 )
@@ -40,7 +40,7 @@ SELECT current_user::text                                                    AS 
        coalesce((
            SELECT bool_and(has_function_privilege(f.oid, 'EXECUTE') AND has_schema_privilege(f.worker, p.relnamespace, 'CREATE')
                            AND pg_has_role(f.worker, p.relowner, 'USAGE')) AND count(*) = 4
-           FROM (SELECT oid, CASE WHEN prosecdef THEN proowner ELSE current_user::regrole::oid END AS worker
+           FROM (SELECT oid, CASE WHEN prosecdef THEN proowner ELSE quote_ident(current_user)::regrole::oid END AS worker
                  FROM pg_proc
                  WHERE oid IN (to_regprocedure('ensure_partition(text,timestamptz,interval)'),
                      to_regprocedure('prepare_default_partition(text)'),
@@ -65,7 +65,7 @@ SELECT current_user::text                                                    AS 
        ) || ARRAY(
            SELECT 'EXECUTE on ' || f.oid::regprocedure
            FROM pg_proc AS f
-           WHERE f.pronamespace = current_schema()::regnamespace AND f.prorettype <> 'trigger'::regtype
+           WHERE f.pronamespace = quote_ident(current_schema())::regnamespace AND f.prorettype <> 'trigger'::regtype
              AND f.proowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
                  AND NOT has_function_privilege(f.oid, 'EXECUTE')
              AND (f.proname LIKE 'river\_%' OR obj_description(f.oid, 'pg_proc') IS NOT NULL)

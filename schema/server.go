@@ -140,7 +140,7 @@ func InvalidIndexes(ctx context.Context, db DB) ([]string, error) {
 SELECT i.indexrelid::regclass::text
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid
-WHERE c.relnamespace = current_schema()::regnamespace AND NOT (i.indisvalid AND i.indisready)
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND NOT (i.indisvalid AND i.indisready)
   AND NOT EXISTS (
       SELECT FROM pg_stat_progress_create_index AS p
       LEFT JOIN pg_locks AS l ON l.pid = p.pid AND l.relation = i.indrelid AND l.mode = 'ShareUpdateExclusiveLock'

@@ -92,7 +92,7 @@ func LeftOut(ctx context.Context, db schema.DB) (map[string][]string, error) {
 	const sql = `
 SELECT c.relname::text AS name, rtrim(substring(obj_description(c.oid, 'pg_class') FROM 'Not compared: (.*)'), '.') AS why
 FROM pg_class AS c
-WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind IN ('r', 'p')
     AND obj_description(c.oid, 'pg_class') LIKE '%Not compared: %'
 ORDER BY 1`
 	all, err := schema.All(ctx, db, "read which tables are not compared", pgx.RowToStructByName[left], sql)
