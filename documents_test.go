@@ -194,7 +194,8 @@ func TestDemoSaysFirstWhatItDoes(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\necho the build: failed\nexit 1\n"), 0o700))
 	cmd := exec.Command("make", "--no-print-directory", "demo")
-	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "PATH="+dir+":"+os.Getenv("PATH")) // not those of the make that runs the test
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=", // the flags are not those of the make that runs the test
+		"PATH="+dir+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err, "the build failed")
 	require.Regexp(t, `(?s)^This installs PostgreSQL.*takes minutes the first time.*Building Weir:\nthe build: failed\n`, string(out))

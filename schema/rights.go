@@ -27,9 +27,10 @@ func ReadRights(ctx context.Context, db DB) (Rights, error) {
 	const sql = `
 WITH owned AS (
     SELECT oid, relname, relkind FROM pg_class
-    WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
+    WHERE relnamespace = quote_ident(current_schema())::regnamespace
+      AND relowner = (SELECT relowner FROM pg_class WHERE oid = to_regclass('streams'))
       AND NOT (relispartition AND relname ~ '_[0-9]')
-          AND (relkind = 'S' OR relname LIKE 'river\_%' OR obj_description(oid, 'pg_class') IS NOT NULL)
+      AND (relkind = 'S' OR relname LIKE 'river\_%' OR obj_description(oid, 'pg_class') IS NOT NULL)
 )
 SELECT current_user::text                                                    AS role,
        coalesce(current_schema()::text, '')                                  AS schema,
