@@ -109,8 +109,8 @@ func (b *batch) cut(events int) (first, second *batch) {
 }
 
 // deadLettered returns the batch with its only event turned into a dead letter.
-func (b *batch) deadLettered(err error, now time.Time) *batch {
-	deadLetter := b.deadLetter(&b.events[0], now)
+func (b *batch) deadLettered(err error) *batch {
+	deadLetter := b.deadLetter(&b.events[0])
 	deadLetter.Cause = err.Error()
 	only := &batch{origin: b.origin, found: b.found, progressed: b.progressed}
 	only.deadLetters = append(slices.Clip(b.deadLetters), deadLetter)
@@ -118,7 +118,7 @@ func (b *batch) deadLettered(err error, now time.Time) *batch {
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
-func (b *batch) deadLetter(ev *Event, now time.Time) schema.DeadLetter {
+func (b *batch) deadLetter(ev *Event) schema.DeadLetter {
 	return schema.DeadLetter{
 		ID:       ev.DeadLetterID,
 		Stage:    schema.StageCommit,
@@ -127,15 +127,14 @@ func (b *batch) deadLetter(ev *Event, now time.Time) schema.DeadLetter {
 		Key:      schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key},
 		Rev:      ev.Revision,
 		Raw:      b.wire.input(ev),
-		At:       now,
 	}
 }
 
 // malformed adds a dead letter for an input that cannot be decoded, from a position or 0. id is
 // the id of the dead letter being retried, or 0.
-func (b *batch) malformed(bad *Malformed, position, id int64, at time.Time) {
+func (b *batch) malformed(bad *Malformed, position, id int64) {
 	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Position: position, Key: schema.Key{DID: bad.Author},
-		Cause: bad.Cause, Path: bad.Path, Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}
+		Cause: bad.Cause, Path: bad.Path, Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw}
 	if bad.Key != "" {
 		deadLetter.Key, deadLetter.Rev = schema.Key{Collection: bad.Collection, DID: bad.Author, Rkey: bad.Key}, bad.Revision
 	}
@@ -151,10 +150,10 @@ func (b *batch) desynchronize(did, cause, rev string) {
 
 // add adds an event to the batch. If its record is too large, it adds a dead letter
 // and returns false. Call close after the last event of a frame.
-func (b *batch) add(ev *Event, at time.Time) bool {
+func (b *batch) add(ev *Event) bool {
 	if len(ev.Record) > maxRecord { // shorter JSON cannot exceed the limit in CBOR by much
 		if size := networkBytes(ev.Record); size > maxRecord {
-			b.deadLetters = append(b.deadLetters, b.tooLarge(ev, size, at))
+			b.deadLetters = append(b.deadLetters, b.tooLarge(ev, size))
 			return false
 		}
 	}
@@ -344,8 +343,8 @@ func (ev *Event) StoredStatus() string {
 }
 
 // tooLarge returns the dead letter for a record above the network's limit.
-func (b *batch) tooLarge(ev *Event, size int, now time.Time) schema.DeadLetter {
-	deadLetter := b.deadLetter(ev, now)
+func (b *batch) tooLarge(ev *Event, size int) schema.DeadLetter {
+	deadLetter := b.deadLetter(ev)
 	deadLetter.Cause, deadLetter.Path, deadLetter.Final = "the record is larger than the network allows", "/commit/record", true
 	deadLetter.Expected, deadLetter.Received = fmt.Sprintf("at most %d bytes", maxRecord), fmt.Sprintf("%d bytes", size)
 	return deadLetter

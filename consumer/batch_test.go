@@ -308,7 +308,7 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 	b.close(&Message{Proof: proven{ProofOutcome{}, &started}}, len(b.events)) // its events are dropped
 	require.Equal(t, 6, started)
 	counted := 0
-	b.prove(time.Now(), nil, func(string) { counted++ })
+	b.prove(nil, func(string) { counted++ })
 	var got []string
 	for _, ev := range b.events {
 		got = append(got, ev.Key)
@@ -330,5 +330,5 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 		"verify 5-2 retryable 77 again",
 	}, letters)
 	require.Equal(t, len(letters), counted)
-	b.prove(time.Now(), nil, func(string) { require.Fail(t, "the batch was verified twice") })
+	b.prove(nil, func(string) { require.Fail(t, "the batch was verified twice") })
 }

@@ -63,7 +63,7 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 	case 1:
 		c.log.Warn("event_dead_lettered", "did", b.events[0].Author, "collection", b.events[0].Collection, "rkey", b.events[0].Key, "error", err)
 		c.metrics.deadLettered.WithLabelValues(schema.StageCommit, c.named(b.events[0].Collection)).Inc()
-		return c.commit(ctx, b.deadLettered(unwrapAll(err), time.Now()))
+		return c.commit(ctx, b.deadLettered(unwrapAll(err)))
 	}
 	first, second := b.split()
 	if err := c.commit(ctx, first); err != nil {

@@ -204,7 +204,7 @@ func TestRetryDecodesWholeFrame(t *testing.T) {
 		`{"action":"create","path":"app.bsky.feed.post/a","record":{"text":"x"}},7,{"action":"create","path":"app.bsky.feed.post/b",` +
 		`"record":{"text":"refused"}},` +
 		`{"action":"create","path":"app.bsky.feed.post/c","record":{"text":"x"}}]}`
-	deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame), At: time.Now()}
+	deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame)}
 	require.NoError(t, deadLetter.Store(t.Context(), s.pool, ""))
 	_, err := s.pool.Exec(t.Context(), strict)
 	require.NoError(t, err)
@@ -229,7 +229,7 @@ func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
 	for _, wire := range []string{"tomorrow-v9", "toy"} {
-		deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`), At: time.Now()}
+		deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`)}
 		require.NoError(t, deadLetter.Store(t.Context(), s.pool, ""))
 	}
 	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes on another wire are a different input")

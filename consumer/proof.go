@@ -1,8 +1,6 @@
 package consumer
 
 import (
-	"time"
-
 	"github.com/weir-social/weir/schema"
 )
 
@@ -37,7 +35,7 @@ type ChainedCommit struct {
 // prove drops the frames that were seen before and waits for the proofs of the others.
 // Events that are not proven become dead letters; for each, prove calls deadLettered
 // with its collection.
-func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collection string)) {
+func (b *batch) prove(seen map[ID]bool, deadLettered func(collection string)) {
 	if !b.unproven {
 		return
 	}
@@ -90,7 +88,7 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 			if v.Drop || chained {
 				continue
 			}
-			b.deadLetters = append(b.deadLetters, b.unprovenLetter(&of[i], &v, now))
+			b.deadLetters = append(b.deadLetters, b.unprovenLetter(&of[i], &v))
 			deadLettered(of[i].Collection)
 		}
 	}
@@ -102,8 +100,8 @@ func (b *batch) prove(now time.Time, seen map[ID]bool, deadLettered func(collect
 }
 
 // unprovenLetter returns the dead letter of an event that is not proven.
-func (b *batch) unprovenLetter(ev *Event, v *ProofOutcome, now time.Time) schema.DeadLetter {
-	deadLetter := b.deadLetter(ev, now)
+func (b *batch) unprovenLetter(ev *Event, v *ProofOutcome) schema.DeadLetter {
+	deadLetter := b.deadLetter(ev)
 	deadLetter.Stage, deadLetter.Cause = schema.StageVerify, v.Cause
 	if b.wire.Shared {
 		deadLetter.Raw = ev.Raw

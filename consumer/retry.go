@@ -47,10 +47,10 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 			b = r.batch(&wire, now)
 			batches[deadLetter.Wire], order = b, append(order, b)
 		}
-		r.add(b, deadLetter, now)
+		r.add(b, deadLetter)
 	}
 	for _, b := range order {
-		b.prove(now, nil, func(string) {})
+		b.prove(nil, func(string) {})
 		if err := c.commit(ctx, b); err != nil {
 			return err
 		}
@@ -59,18 +59,18 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 }
 
 // add adds one dead letter to the batch of its wire.
-func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time) {
+func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter) {
 	switch {
 	case len(deadLetter.Raw) == 0:
 		b.malformed(&Malformed{Cause: "the record or its account was deleted, and this input with it: nothing is left to retry"}, 0,
-			deadLetter.ID, now)
+			deadLetter.ID)
 		return
 	case deadLetter.Truncated():
-		b.malformed(&Malformed{Cause: "only the beginning of the input was kept: it cannot be retried"}, 0, deadLetter.ID, now)
+		b.malformed(&Malformed{Cause: "only the beginning of the input was kept: it cannot be retried"}, 0, deadLetter.ID)
 		return
 	case b.wire.Decode == nil:
 		b.malformed(&Malformed{Cause: "this version of Weir does not know the wire that the input came over", Path: "wire",
-			Expected: strings.Join(slices.Sorted(maps.Keys(r.Wires)), " or "), Received: deadLetter.Wire}, 0, deadLetter.ID, now)
+			Expected: strings.Join(slices.Sorted(maps.Keys(r.Wires)), " or "), Received: deadLetter.Wire}, 0, deadLetter.ID)
 		return
 	}
 	m := &r.message
@@ -85,17 +85,17 @@ func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time
 		if bad.Drop && id == 0 {
 			continue
 		}
-		b.malformed(bad, 0, id, now)
+		b.malformed(bad, 0, id)
 		r.lost(b, bad)
 	}
 	if len(m.Events) > 0 || len(m.Malformed) == 0 {
-		r.addEvents(b, deadLetter.ID, now)
+		r.addEvents(b, deadLetter.ID)
 	}
 }
 
 // addEvents adds the events of a dead letter to the batch. The last event settles
 // it, or fails again in its place.
-func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
+func (r *Retry) addEvents(b *batch, deadLetter int64) {
 	m, began := &r.message, len(b.events)
 	m.Events = slices.DeleteFunc(m.Events, func(ev Event) bool {
 		keep, _ := r.keeps(&ev)
@@ -108,7 +108,7 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	writes := func(ev Event) bool { return ev.Kind == KindCommit && ev.Operation != Delete }
 	if at := m.happened(); at.Before(r.Since) && slices.ContainsFunc(m.Events, writes) {
 		b.malformed(&Malformed{Cause: "the record may have been deleted since, and that deletion may have expired", Path: "/time_us",
-			Expected: "an event after " + r.Since.UTC().Format(time.RFC3339), Received: at.UTC().Format(time.RFC3339)}, 0, deadLetter, now)
+			Expected: "an event after " + r.Since.UTC().Format(time.RFC3339), Received: at.UTC().Format(time.RFC3339)}, 0, deadLetter)
 		if m.Proof != nil { // the proof has waited too long for that
 			b.desynchronize(m.Events[0].Author, "an event could not be verified in time", m.Events[0].Revision)
 		}
@@ -116,7 +116,7 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	}
 	m.Events[len(m.Events)-1].DeadLetterID = deadLetter
 	for i := range m.Events {
-		b.add(&m.Events[i], now)
+		b.add(&m.Events[i])
 	}
 	b.close(m, began)
 }

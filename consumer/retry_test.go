@@ -134,7 +134,7 @@ func TestFailedRetryKeepsFirstCause(t *testing.T) {
 	require.NoError(t, played(t, pool, []string{`{"did":`, noDID, large}, nil).Run(t.Context()))
 	const first = `
 		SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = $1 AND (cause, path) IN (SELECT cause, path FROM remembered)`
-	_, err := pool.Exec(t.Context(), `CREATE TABLE remembered AS SELECT cause, path, first_seen FROM dead_letters`)
+	_, err := pool.Exec(t.Context(), `CREATE TABLE remembered AS SELECT id, cause, path, first_seen FROM dead_letters`)
 	require.NoError(t, err)
 	require.Equal(t, 3, count(t, pool, first, 1))
 	for n := 2; n < 4; n++ {
@@ -142,7 +142,7 @@ func TestFailedRetryKeepsFirstCause(t *testing.T) {
 		require.Equal(t, 3, count(t, pool, first, n))
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE last_cause LIKE 'only the beginning of the input was kept%'`))
 		require.Equal(t, 3, count(t, pool, `
-			SELECT count(*) FROM dead_letters JOIN remembered USING (first_seen) WHERE last_cause <> '' AND last_seen > first_seen`))
+			SELECT count(*) FROM dead_letters JOIN remembered USING (id, first_seen) WHERE last_cause <> '' AND last_seen > first_seen`))
 	}
 	require.NoError(t, played(t, pool, []string{noDID}, nil).Run(t.Context()))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`),

@@ -310,7 +310,7 @@ func (s *session) add(m *Message, arrived time.Time) {
 		s.metrics.deadLettered.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
 		s.log.Warn("frame_dead_lettered", "error", bad.Error())
 		s.begin(arrived)
-		s.open.malformed(bad, cmp.Or(m.Seq, m.TimeUS), 0, arrived)
+		s.open.malformed(bad, cmp.Or(m.Seq, m.TimeUS), 0)
 		s.cfg.lost(s.open, bad)
 	}
 	began := 0
@@ -329,7 +329,7 @@ func (s *session) add(m *Message, arrived time.Time) {
 			continue
 		}
 		s.begin(arrived)
-		if !s.open.add(ev, arrived) {
+		if !s.open.add(ev) {
 			s.metrics.deadLettered.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
 		}
 	}
@@ -402,7 +402,7 @@ func (s *session) flush(ctx context.Context) error {
 	}
 	clear(s.counted)
 	seen := s.seen(ctx, b)
-	b.prove(time.Now(), seen, s.unproven)
+	b.prove(seen, s.unproven)
 	b.write()
 	select {
 	case <-ctx.Done():

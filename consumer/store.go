@@ -31,7 +31,7 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		m.Locate()
 		for _, bad := range m.Malformed {
 			if !bad.Drop {
-				b.malformed(bad, 0, 0, now)
+				b.malformed(bad, 0, 0)
 			}
 		}
 		m.Events = slices.DeleteFunc(m.Events, func(ev Event) bool {
@@ -40,14 +40,14 @@ func (r *Retry) Store(ctx context.Context, wire string, frames [][]byte, now tim
 		})
 		began := len(b.events)
 		for j := range m.Events {
-			b.add(&m.Events[j], now)
+			b.add(&m.Events[j])
 		}
 		b.close(m, began)
 		b.bytes += len(frame)
 		if len(b.frames) < most && len(b.events) < storedEvents && b.bytes < maxBatchBytes && i < len(frames)-1 {
 			continue
 		}
-		b.prove(now, nil, func(string) {})
+		b.prove(nil, func(string) {})
 		if b.keeps != nil {
 			seen, err := b.seen(ctx, r.Pool)
 			if err != nil {

@@ -304,18 +304,18 @@ func TestLossOfTheConnectionIsTransient(t *testing.T) {
 func TestDeadLetterIsOneRowHoweverOftenItIsSeen(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	letter := schema.DeadLetter{Stage: schema.StageDecode, Cause: "bad\x00cause\xff", Raw: []byte("\x00\xffraw"), At: time.Unix(5, 0)}
+	letter := schema.DeadLetter{Stage: schema.StageDecode, Cause: "bad\x00cause\xff", Raw: []byte("\x00\xffraw")}
 	require.NoError(t, letter.Store(t.Context(), pool, "s"))
-	letter.At = time.Unix(9, 0)
+	execute(t, pool, `UPDATE dead_letters SET first_seen = to_timestamp(5), last_seen = to_timestamp(5)`)
 	require.NoError(t, letter.Store(t.Context(), pool, "s"))
-	huge := schema.DeadLetter{Stage: schema.StageDecode, Cause: "big", Raw: make([]byte, 3<<20), At: time.Unix(5, 0)}
+	huge := schema.DeadLetter{Stage: schema.StageDecode, Cause: "big", Raw: make([]byte, 3<<20)}
 	require.NoError(t, huge.Store(t.Context(), pool, "s"))
 	var count, kept, size int
 	var first, last time.Time
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count, first_seen, last_seen FROM dead_letters WHERE raw = $1`,
 		letter.Raw).Scan(&count, &first, &last))
 	require.Equal(t, 2, count)
-	require.True(t, first.Equal(time.Unix(5, 0)) && last.Equal(time.Unix(9, 0)))
+	require.True(t, first.Equal(time.Unix(5, 0)) && last.After(first))
 	require.NoError(t,
 		pool.QueryRow(t.Context(), `SELECT octet_length(raw), raw_bytes FROM dead_letters WHERE cause = 'big'`).Scan(&kept, &size))
 	require.Equal(t, 1<<20, kept)

@@ -50,7 +50,6 @@ type DeadLetter struct {
 	Raw      []byte
 	Class    string // "": ClassPermanent
 	Final    bool   // no retry can succeed: only the beginning of Raw is stored
-	At       time.Time
 
 	Projection string // the projection that failed, at StageProcess and later stages
 }
@@ -63,28 +62,28 @@ type DeadLetter struct {
 // WaitingDeadLetters.
 const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
-    SELECT $22::text <> 'retryable'
+    SELECT $21::text <> 'retryable'
            AND NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
            AND CASE WHEN $5::text <> '' THEN (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did = $5::text
-               LIMIT $16::bigint) AS known)
-                    ELSE (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did IS NULL AND stage <> 'job' LIMIT $16::bigint) AS unknown)
-               END >= $16::bigint AS counted,
-           $22::text <> 'retryable' AND octet_length($11::bytea) > 16384
+               LIMIT $15::bigint) AS known)
+                    ELSE (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did IS NULL AND stage <> 'job' LIMIT $15::bigint) AS unknown)
+               END >= $15::bigint AS counted,
+           $21::text <> 'retryable' AND octet_length($11::bytea) > 16384
            AND (SELECT count(*) FROM (SELECT FROM dead_letters
                WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job'
-           LIMIT $17::bigint) AS large) >= $17::bigint AS cut,
+           LIMIT $16::bigint) AS large) >= $16::bigint AS cut,
            EXISTS (SELECT FROM tombstones AS t
-                   WHERE ?deletes AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
+                   WHERE ?deletes AND t.did = $5::text AND t.rkey = $6::text AND $18::text <> '' AND t.rev >= $18::text)
            OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone
 )
 INSERT INTO dead_letters AS d (key, stage, class, wire, stream, position, collection, did, rkey, cause, path, expected, received, raw,
     raw_bytes, first_seen, last_seen, projection)
-SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
+SELECT CASE WHEN b.counted THEN $14::bytea ELSE $1::bytea END,
        $2::text,
-       $22::text,
-       $20::text,
+       $21::text,
+       $19::text,
        nullif($3::text, ''),
-       CASE WHEN b.counted THEN NULL ELSE nullif($23::bigint, 0) END,
+       CASE WHEN b.counted THEN NULL ELSE nullif($22::bigint, 0) END,
        CASE WHEN b.counted THEN NULL ELSE nullif($4::text, '') END,
        nullif($5::text, ''),
        CASE WHEN b.counted THEN NULL ELSE nullif($6::text, '') END,
@@ -93,11 +92,11 @@ SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        CASE WHEN b.counted THEN '' ELSE $8::text END,
        CASE WHEN b.counted OR b.gone THEN '' ELSE $9::text END,
        CASE WHEN b.counted OR b.gone THEN '' ELSE $10::text END,
-       CASE WHEN b.counted OR b.gone THEN '' WHEN b.cut THEN substr($11::bytea, 1, $18::int) ELSE $11::bytea END,
+       CASE WHEN b.counted OR b.gone THEN '' WHEN b.cut THEN substr($11::bytea, 1, $17::int) ELSE $11::bytea END,
        CASE WHEN b.gone THEN 0 ELSE $12::bigint END,
-       $13::timestamptz,
-       $13::timestamptz,
-       nullif($21::text, '')
+       now(),
+       now(),
+       nullif($20::text, '')
 FROM bounds AS b
 ON CONFLICT (key) DO UPDATE
 SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
@@ -106,11 +105,11 @@ SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
     raw_bytes  = CASE WHEN d.raw_bytes = 0 THEN excluded.raw_bytes ELSE d.raw_bytes END,
     expected   = CASE WHEN d.raw_bytes = 0 THEN excluded.expected ELSE d.expected END,
     received   = CASE WHEN d.raw_bytes = 0 THEN excluded.received ELSE d.received END,
-    last_seen  = greatest(d.last_seen, excluded.last_seen),
+    last_seen  = now(),
     last_cause = CASE WHEN excluded.raw_bytes = 0 AND $12::bigint > 0 THEN '' -- the record is deleted: the cause would quote it
                       WHEN d.last_cause = '' AND (d.cause, d.path) = (excluded.cause, excluded.path)
                            AND (d.raw_bytes = 0 OR (d.expected, d.received) = (excluded.expected, excluded.received))
-                      THEN '' ELSE $14::text END,
+                      THEN '' ELSE $13::text END,
     count      = d.count + 1`
 
 // clearInput is the SET clause for a dead letter whose record or account is deleted.
@@ -125,9 +124,9 @@ const retryFailed = `
 UPDATE dead_letters
 SET job        = NULL,
     state      = CASE WHEN stage IN ('decode', 'verify', 'commit') AND raw_bytes = 0 THEN 'dismissed' ELSE 'open' END,
-    class      = CASE WHEN stage IN ('decode', 'verify', 'commit') THEN $4 ELSE class END,
-    state_at   = $3,
-    last_seen  = greatest(last_seen, $3),
+    class      = CASE WHEN stage IN ('decode', 'verify', 'commit') THEN $3 ELSE class END,
+    state_at   = now(),
+    last_seen  = now(),
     last_cause = $2,
     count      = count + 1
 WHERE id = $1 AND state = 'retrying'`
@@ -160,7 +159,7 @@ func (d *DeadLetter) queue(q *pgx.Batch, stream string) {
 
 func (d *DeadLetter) statement(stream string) (sql string, args []any) {
 	if d.ID != 0 {
-		return retryFailed, []any{d.ID, Text(d.why()), d.At, cmp.Or(d.Class, ClassPermanent)}
+		return retryFailed, []any{d.ID, Text(d.why()), cmp.Or(d.Class, ClassPermanent)}
 	}
 	return strings.Replace(insertDeadLetter, "?deletes", DeletesFrom("$4::text"), 1), d.args(stream)
 }
@@ -202,7 +201,7 @@ func (d *DeadLetter) args(stream string) []any {
 	}
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
 	return []any{d.hash(), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
-		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
+		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), Text(d.why()),
 		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection, cmp.Or(d.Class, ClassPermanent), d.Position}
 }
 

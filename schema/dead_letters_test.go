@@ -85,7 +85,7 @@ func TestDeadLettersToRetryAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, raw := range []string{"first, which is long", "2", "3", "4"} {
-		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(raw), At: time.Unix(9, 0)}).Store(t.Context(), pool, "s"))
+		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(raw)}).Store(t.Context(), pool, "s"))
 	}
 	execute(t, pool, `SELECT retry_dead_letters()`)
 	asked := func(limit int, bytes int64) (all []string) {
@@ -111,7 +111,7 @@ func TestLastCauseIsTheLast(t *testing.T) {
 		{"A", "/rev", "A at /rev"}, {"A", "/did", "A at /did"},
 	} {
 		require.NoError(t, (&schema.DeadLetter{
-			Stage: schema.StageDecode, Cause: c.cause, Path: c.path, Raw: []byte("{"), At: time.Unix(int64(i), 0),
+			Stage: schema.StageDecode, Cause: c.cause, Path: c.path, Raw: []byte("{"),
 		}).Store(t.Context(), pool, "s"))
 		require.Equal(t, []string{"A /did, " + c.last}, column(t, pool, `SELECT cause || ' ' || path || ', ' || last_cause FROM dead_letters`),
 			"%d", i)
@@ -158,7 +158,6 @@ func TestDeletionClearsDeadLetters(t *testing.T) {
 	about := func(rkey, rev string) schema.DeadLetter {
 		return schema.DeadLetter{
 			Stage: schema.StageCommit, Key: key(rkey), Rev: rev, Cause: "why", Expected: "e", Received: "text", Raw: []byte("text of " + rkey),
-			At: time.Unix(9, 0),
 		}
 	}
 	kept := func() []string {
@@ -209,7 +208,7 @@ func TestDeadLettersOfOneAccountAreBounded(t *testing.T) {
 	}
 	for _, did := range []string{"did:plc:flood", "did:plc:other", ""} {
 		for _, input := range []string{"1", "2", "3", "4", "1"} {
-			letter := schema.DeadLetter{Stage: schema.StageDecode, Key: schema.Key{DID: did}, Cause: "bad", Raw: []byte(input), At: time.Now()}
+			letter := schema.DeadLetter{Stage: schema.StageDecode, Key: schema.Key{DID: did}, Cause: "bad", Raw: []byte(input)}
 			require.NoError(t, letter.Store(t.Context(), pool, "s"))
 		}
 	}
@@ -229,7 +228,7 @@ func TestLargeInputsAreBounded(t *testing.T) {
 	park := func(did string, size int, final bool) {
 		t.Helper()
 		letter := schema.DeadLetter{
-			Stage: schema.StageDecode, Key: schema.Key{DID: did}, Raw: bytes.Repeat([]byte("x"), size), Final: final, At: time.Now(),
+			Stage: schema.StageDecode, Key: schema.Key{DID: did}, Raw: bytes.Repeat([]byte("x"), size), Final: final,
 		}
 		require.NoError(t, letter.Store(t.Context(), pool, "s"))
 	}
@@ -262,7 +261,6 @@ func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 	lease := take(t, pool, "me")
 	letter := schema.DeadLetter{
 		Stage: schema.StageCommit, Key: key("a"), Rev: "5", Cause: "no", Expected: "a number", Received: "a word", Raw: []byte("input"),
-		At: noon(),
 	}
 	for range 2 {
 		for _, b := range []schema.Batch{{Deletions: []schema.Deletion{deletion("a", "3")}}, {DeadLetters: []schema.DeadLetter{letter}}} {
@@ -293,7 +291,6 @@ func TestAccountsWithTheirOwnDocumentsPauseNoStream(t *testing.T) {
 		t.Helper()
 		l := schema.DeadLetter{
 			Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: schema.Key{Collection: "c", DID: did, Rkey: "r"}, Raw: make([]byte, size),
-			At: time.Now().Add(-time.Hour),
 		}
 		require.NoError(t, l.Store(t.Context(), pool, "s"))
 	}
@@ -304,6 +301,11 @@ func TestAccountsWithTheirOwnDocumentsPauseNoStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, waiting)
 	due, err := schema.RequestDueRetries(t.Context(), pool)
+	require.NoError(t, err)
+	require.Zero(t, due, "a minute after the first failure")
+	execute(t, pool, `UPDATE dead_letters SET last_seen = now() - interval '61 s' WHERE did <> 'did:plc:b'`)
+	execute(t, pool, `UPDATE dead_letters SET last_seen = now() + interval '1 day' WHERE did = 'did:plc:b'`) // the clock was set back
+	due, err = schema.RequestDueRetries(t.Context(), pool)
 	require.NoError(t, err)
 	require.EqualValues(t, 3, due, "all are retried")
 }

@@ -138,7 +138,7 @@ func TestResyncSettlesRefusedCommits(t *testing.T) {
 	store := func(did, stage, rkey string, class string) {
 		t.Helper()
 		l := schema.DeadLetter{
-			Stage: stage, Key: schema.Key{Collection: "c", DID: did, Rkey: rkey}, Raw: []byte(rkey), Class: class, At: time.Now().Add(-time.Minute),
+			Stage: stage, Key: schema.Key{Collection: "c", DID: did, Rkey: rkey}, Raw: []byte(rkey), Class: class,
 		}
 		require.NoError(t, l.Store(t.Context(), pool, "s"))
 	}
@@ -150,7 +150,7 @@ func TestResyncSettlesRefusedCommits(t *testing.T) {
 	_, err := schema.BeginResync(t.Context(), pool, "a", 10, time.Minute, true)
 	require.NoError(t, err)
 	later := schema.DeadLetter{
-		Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: "a", Rkey: "later"}, Raw: []byte("l"), At: time.Now().Add(time.Minute),
+		Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: "a", Rkey: "later"}, Raw: []byte("l"),
 	}
 	require.NoError(t, later.Store(t.Context(), pool, "s"))
 	endResync(t, pool, "a", "3")
@@ -239,7 +239,7 @@ func TestRefusedCommitsThatWereComparedAreSettled(t *testing.T) {
 		t.Helper()
 		b := schema.Batch{
 			DeadLetters: []schema.DeadLetter{
-				{Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: did, Rkey: rev}, Rev: rev, Raw: []byte(rev), At: time.Now()},
+				{Stage: schema.StageVerify, Key: schema.Key{Collection: "c", DID: did, Rkey: rev}, Rev: rev, Raw: []byte(rev)},
 			},
 			Desynchronized: []schema.Desynchronized{lost(did, rev)},
 		}

@@ -151,7 +151,8 @@ func TestTombstonesGapsAndDeadLettersExpire(t *testing.T) {
 		execute(t, pool, `INSERT INTO tombstones VALUES ('c', 'd', $1, '1', $2)`, fmt.Sprint(i), at)
 		execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, fmt.Sprint(i),
 			at, at.Add(day))
-		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(fmt.Sprint(i)), At: at}).Store(t.Context(), pool, "s"))
+		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(fmt.Sprint(i))}).Store(t.Context(), pool, "s"))
+		execute(t, pool, `UPDATE dead_letters SET last_seen = $1 WHERE raw = $2`, at, []byte(fmt.Sprint(i)))
 	}
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('open', $1, $2, '', $1)`, now.Add(-1000*day), now)
 	for name, step := range map[string]struct {

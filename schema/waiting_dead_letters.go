@@ -29,8 +29,7 @@ func RequestDueRetries(ctx context.Context, db DB) (int64, error) {
 UPDATE dead_letters
 SET state = 'retrying', state_at = now(), job = NULL
 WHERE ` + waiting + ` AND state = 'open'
-  AND last_seen < now() - interval '1 minute'
-  AND last_seen < now() - least(interval '1 minute' * 2 ^ least(count - 1, 10), interval '1 hour')`
+  AND last_seen NOT BETWEEN now() - least(interval '1 minute' * 2 ^ least(count - 1, 10), interval '1 hour') AND now()`
 	n, err := Change(ctx, db, "request the retries that are due", sql)
 	return int64(n), err
 }

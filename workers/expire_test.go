@@ -49,16 +49,18 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 				{Key: other, Rev: "1", CreatedAt: at, Record: []byte(`{}`)},
 			},
 			Deletions:   []schema.Deletion{{Key: postKey("did:plc:a", "deleted "+name), Rev: "1", At: at}},
-			DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Raw: []byte(name), At: at}},
+			DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Raw: []byte(name)}},
 		})
 		_, err := pool.Exec(t.Context(), `UPDATE records SET indexed_at = created_at`)
+		require.NoError(t, err)
+		_, err = pool.Exec(t.Context(), `UPDATE dead_letters SET last_seen = $1 WHERE raw = $2`, at, []byte(name))
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `
 			INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, name, at, at.Add(1e9))
 		require.NoError(t, err)
 	}
 	a.apply(schema.Batch{DeadLetters: []schema.DeadLetter{
-		{Stage: schema.StageCommit, Key: postKey("did:plc:gone", "refused"), Cause: "refused", Raw: []byte("text"), At: now},
+		{Stage: schema.StageCommit, Key: postKey("did:plc:gone", "refused"), Cause: "refused", Raw: []byte("text")},
 	}})
 	a.apply(schema.Batch{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: now}}})
 	_, err := pool.Exec(t.Context(),

@@ -82,7 +82,7 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE metadata::text LIKE '%sesame%'`))
 
 	require.NoError(t, (&schema.DeadLetter{
-		Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now(),
+		Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x",
 	}).Store(t.Context(), r.pool, ""))
 	r.execute(`SELECT retry_dead_letters()`)
 	r.logsOf("retry_dead_letters", "msg=dead_letters_retried dead_letters=1 first=1 last=1 passed=1 failed_again=0 retrying=0")

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -218,7 +217,7 @@ func (p *Projector) DeadLetter(ctx context.Context, job *rivertype.JobRow, f Fai
 		return err
 	}
 	letter := schema.DeadLetter{
-		ID: retried, Stage: schema.StageProcess, Projection: p.name, Key: f.Key, Rev: f.Rev, Cause: f.Cause.Error(), Raw: f.Raw, At: time.Now(),
+		ID: retried, Stage: schema.StageProcess, Projection: p.name, Key: f.Key, Rev: f.Rev, Cause: f.Cause.Error(), Raw: f.Raw,
 	}
 	return letter.Store(ctx, p.pool, "")
 }

@@ -197,7 +197,7 @@ func TestWaitingEventsUndoNoResync(t *testing.T) {
 	event := func(rkey, rev string) schema.Write {
 		key := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 		l := schema.DeadLetter{
-			Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: key, Rev: rev, Raw: []byte("an event"), At: time.Now(),
+			Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: key, Rev: rev, Raw: []byte("an event"),
 		}
 		require.NoError(t, l.Store(t.Context(), r.pool, "s"))
 		return schema.Write{Key: key, Rev: rev, CID: "waited", CreatedAt: time.Now(), Record: []byte(`{"text":"it waited"}`)}

@@ -101,7 +101,7 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredD
 		p, err := projectionNamed(w.Projections, name)
 		if err != nil {
 			for _, l := range byName[name] {
-				again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
+				again := schema.DeadLetter{ID: l.ID, Cause: err.Error()}
 				if err := again.Store(ctx, w.Pool, ""); err != nil {
 					return err
 				}
@@ -133,7 +133,7 @@ func (w *RetryDeadLetters) job(ctx context.Context, l *schema.StoredDeadLetter) 
 			return w.enqueue(ctx, []int64{l.ID}, args)
 		}
 	}
-	again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
+	again := schema.DeadLetter{ID: l.ID, Cause: err.Error()}
 	return again.Store(ctx, w.Pool, "")
 }
 

@@ -201,7 +201,7 @@ func TestInterruptedRetryContinues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t,
-		(&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Store(t.Context(), pool, "s"))
+		(&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{")}).Store(t.Context(), pool, "s"))
 	execute(t, pool, `SELECT retry_dead_letters()`)
 	w := &RetryDeadLetters{Shared: Shared{Pool: pool, Logger: slog.New(slog.DiscardHandler), JobTimeout: 2 * time.Minute},
 		events: func(context.Context, []schema.StoredDeadLetter) error { return errors.New("the database is away") }}
@@ -246,7 +246,7 @@ func TestWaitingEventsOccupyOneWorker(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, jobsOf())
-	l := schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte("{}"), At: time.Now()}
+	l := schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte("{}")}
 	require.NoError(t, l.Store(t.Context(), pool, "s"))
 	_, err = pool.Exec(t.Context(), `SELECT retry_dead_letters()`)
 	require.NoError(t, err)

@@ -194,7 +194,7 @@ func (w *JudgeRecords) storeDeadLetters(ctx context.Context, tx pgx.Tx, job *riv
 	var deadLetters []schema.DeadLetter
 	for _, r := range failing {
 		if id := retried[r.Judgment.Key]; id != 0 || r.differs() {
-			deadLetters = append(deadLetters, r.deadLetter(w.Name(), id, time.Now()))
+			deadLetters = append(deadLetters, r.deadLetter(w.Name(), id))
 			w.Count(r.stage(), r.Judgment.Key.Collection)
 		}
 	}

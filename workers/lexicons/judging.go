@@ -3,7 +3,6 @@ package lexicons
 import (
 	"context"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -277,8 +276,8 @@ func (r *judgedRecord) stage() string {
 
 // deadLetter returns the dead letter of a record that fails. id is that of the dead
 // letter whose retry failed.
-func (r *judgedRecord) deadLetter(projection string, id int64, now time.Time) schema.DeadLetter {
-	letter := schema.DeadLetter{ID: id, Stage: r.stage(), Projection: projection, Key: r.Judgment.Key, Rev: r.rev, Raw: r.raw, At: now}
+func (r *judgedRecord) deadLetter(projection string, id int64) schema.DeadLetter {
+	letter := schema.DeadLetter{ID: id, Stage: r.stage(), Projection: projection, Key: r.Judgment.Key, Rev: r.rev, Raw: r.raw}
 	if r.Judgment.State == verdict.Missing {
 		waits := r.Judgment.Waits[0]
 		letter.Cause, letter.Expected, letter.Received = "a record that it requires cannot be had", waits.URI(), "nothing"

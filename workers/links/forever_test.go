@@ -40,7 +40,7 @@ func TestPostsAreKeptForEver(t *testing.T) {
 				{Key: other, Rev: "1", CreatedAt: old, Record: []byte(`{}`)},
 			},
 			Deletions:   []schema.Deletion{{Key: postKey(did, "deleted"), Rev: "1", At: old}},
-			DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Raw: []byte(did), At: old}},
+			DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Raw: []byte(did)}},
 		})
 		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{
 			Key: key, Link: link.Link{Identity: did, URL: did}, How: "post", SharedAt: old,
@@ -50,6 +50,8 @@ func TestPostsAreKeptForEver(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err = pool.Exec(t.Context(), `UPDATE records SET indexed_at = created_at`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `UPDATE dead_letters SET last_seen = $1`, old)
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO purge_queue VALUES ('did:plc:unwatched', $1)`, old)
 	require.NoError(t, err)
