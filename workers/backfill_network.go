@@ -80,8 +80,12 @@ func (w *BackfillNetwork) Work(ctx context.Context, job *river.Job[jobs.Backfill
 	if problem != "" {
 		return w.wait(ctx, b, problem, archivePause)
 	}
+	now, err := schema.EarliestTime(ctx, w.Pool, time.Now()) // retention uses this clock
+	if err != nil {
+		return err
+	}
 	until := time.Now().Add(w.patience())
-	past := NetworkPast{From: w.kept(b.Rest()), To: b.To, Collections: b.Collections}
+	past := NetworkPast{From: w.kept(b.Rest(), now), To: b.To, Collections: b.Collections}
 	reading, cancel := context.WithTimeout(ctx, w.patience()*3/2) // a slow server must not end the job
 	defer cancel()
 	plan, err := w.archive.Read(reading, past, func(p schema.NetworkProgress) error {
@@ -134,7 +138,7 @@ func (w *BackfillNetwork) obstacle(ctx context.Context, b schema.NetworkBackfill
 }
 
 // kept returns the later of a time and the time since which some collection is kept.
-func (w *BackfillNetwork) kept(from time.Time) time.Time {
+func (w *BackfillNetwork) kept(from, now time.Time) time.Time {
 	longest := time.Duration(0)
 	for _, e := range w.Collections.Entries() {
 		if e.Retention == 0 {
@@ -142,7 +146,7 @@ func (w *BackfillNetwork) kept(from time.Time) time.Time {
 		}
 		longest = max(longest, e.Retention)
 	}
-	if oldest := time.Now().Add(-longest); oldest.After(from) {
+	if oldest := now.Add(-longest); oldest.After(from) {
 		return oldest
 	}
 	return from

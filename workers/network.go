@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/history"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
@@ -180,20 +179,24 @@ func (w *BackfillAccount) fromNetwork(ctx context.Context, job *river.Job[jobs.B
 	}
 }
 
-// pastOf selects the events of a history, as far back as they are kept.
-func pastOf(stored collection.Registry, of string, most int) Past {
-	past := Past{Collection: of, Most: most, Includes: func(name string) bool { return inHistory(stored, of, name) }}
-	if e, _ := stored.Find(of); e.Retention > 0 {
-		past.Since = time.Now().Add(-e.Retention)
+// past selects the events of a history, as far back as they are kept.
+func (s *Shared) past(ctx context.Context, of string, most int) (Past, error) {
+	past := Past{Collection: of, Most: most, Includes: func(name string) bool { return inHistory(s.Collections, of, name) }}
+	now, err := schema.EarliestTime(ctx, s.Pool, time.Now()) // retention uses this clock
+	if e, _ := s.Collections.Find(of); e.Retention > 0 {
+		past.Since = now.Add(-e.Retention)
 	}
-	return past
+	return past, err
 }
 
 // readStream reads the server of a stream for a history, some events at a time, and stores the date at which the rest
 // begins. A killed job reads the last of them again, which changes nothing.
 func (p *historyPass) readStream(ctx context.Context, network Network, l history.Listing) error {
 	for time.Now().Before(p.until) {
-		past := pastOf(p.Collections, l.Collection, streamPage)
+		past, err := p.past(ctx, l.Collection, streamPage)
+		if err != nil {
+			return err
+		}
 		if until, err := strconv.ParseInt(l.Cursor, 10, 64); err == nil {
 			past.Until = time.Unix(until, 0)
 		}
@@ -232,10 +235,14 @@ func (h *pastReader) fromNetwork(ctx context.Context, histories []history.Accoun
 		return h.postpone(ctx, histories, err, historyRetry, history.Failed)
 	}
 	for i, a := range histories {
-		found, err := Backfilled{Cut: "the account has reached the limit"}, error(nil)
+		found := Backfilled{Cut: "the account has reached the limit"}
+		past, err := h.past(ctx, a.Collection, int(h.limited.records))
+		if err != nil {
+			return err
+		}
 		if h.limited.records > 0 {
 			reading, cancel := context.WithTimeout(ctx, h.patience()) // a slow server must not end the job
-			found, err = network.AccountPast(reading, h.did, pastOf(h.Collections, a.Collection, int(h.limited.records)))
+			found, err = network.AccountPast(reading, h.did, past)
 			cancel()
 		}
 		switch {
