@@ -138,7 +138,7 @@ func EnsureLinks(ctx context.Context, db schema.Batcher, shares []Share, now tim
 	q := &pgx.Batch{}
 	links := column(shares, linkOf)
 	queueLinks(q, links, now)
-	queueShortLinks(q, links, now, &short)
+	queueShortLinks(q, links, &short)
 	queueClaims(q, links)
 	if err := db.SendBatch(ctx, q).Close(); err != nil {
 		return false, fmt.Errorf("add links: %w", expiredMeanwhile(err))

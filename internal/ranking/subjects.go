@@ -236,7 +236,7 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	}
 	q := &pgx.Batch{}
 	queueLinks(q, links, now)
-	queueShortLinks(q, links, now, new(bool)) // the job of the next minute finds them
+	queueShortLinks(q, links, new(bool)) // the job of the next minute finds them
 	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of,
 		identity).Query(func(rows pgx.Rows) error {
 		for rows.Next() {

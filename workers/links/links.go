@@ -35,7 +35,7 @@ func Add(b workers.Bundle, cfg Config) {
 	workers.Add(b, posts)
 	workers.Add(b, &CheckCounts{pool: b.Pool, log: b.Logger})
 	workers.Add(interruptible, newCheckSubjects(b, posts))
-	workers.Add(interruptible, &ResolveLinks{pool: b.Pool, client: cfg.Redirects, patience: patience, now: time.Now})
+	workers.Add(interruptible, &ResolveLinks{pool: b.Pool, client: cfg.Redirects, patience: patience})
 	workers.Add(interruptible, &ReadProfiles{pool: b.Pool, api: b.Bluesky, patience: b.JobTimeout / 3})
 	workers.Add(interruptible, &VerifyHandles{pool: b.Pool, api: b.Bluesky, patience: b.JobTimeout / 3})
 	b.Every(time.Minute, CheckSubjectsArgs{})

@@ -24,7 +24,6 @@ type ResolveLinks struct {
 	pool     *pgxpool.Pool
 	client   *redirect.Client // nil: nothing is resolved
 	patience time.Duration    // how long to run before the job yields to others; shorter than the job's timeout
-	now      func() time.Time
 }
 
 // resolveAtOnce is how many short links are resolved at the same time. The calls share
@@ -48,13 +47,13 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[ResolveLinksArgs
 	}
 	until := time.Now().Add(w.patience)
 	for {
-		due, err := ranking.DueShortLinks(ctx, w.pool, w.now(), resolveAtOnce)
+		due, err := ranking.DueShortLinks(ctx, w.pool, resolveAtOnce)
 		if err != nil {
 			return err
 		}
 		if len(due) == 0 {
 			done, err := workers.CompleteIdle(ctx, w.pool, job, func(ctx context.Context, db pgx.Tx) (bool, error) {
-				due, err := ranking.DueShortLinks(ctx, db, w.now(), 1)
+				due, err := ranking.DueShortLinks(ctx, db, 1)
 				return len(due) == 0, err
 			})
 			if err != nil || done {
@@ -78,7 +77,7 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[ResolveLinksArgs
 // resolve resolves one link and stores the outcome.
 func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) error {
 	if short.Guess {
-		if may, err := ranking.MayGuess(ctx, w.pool, short.Site, w.now()); err != nil || !may {
+		if may, err := ranking.MayGuess(ctx, w.pool, short.Site); err != nil || !may {
 			return errors.Join(err, ranking.StoreShortLinkOutcome(ctx, w.pool, short, "its site is no shortener", nil))
 		}
 	}
@@ -93,7 +92,7 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 			return err
 		}
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			return ranking.ResolveShortLink(ctx, tx, short, to, w.now())
+			return ranking.ResolveShortLink(ctx, tx, short, to, time.Now())
 		})
 		if errors.Is(err, ranking.ErrLink) { // the link has expired meanwhile
 			return nil
@@ -105,17 +104,13 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 	case errors.As(err, &dead) || !ok:
 		return ranking.StoreShortLinkOutcome(ctx, w.pool, short, err.Error(), nil)
 	default:
-		again := w.now().Add(wait)
 		if busy, ok := errors.AsType[*redirect.Busy](err); ok {
-			pause := w.now().Add(busy.Wait)
-			if err := ranking.PauseShortener(ctx, w.pool, busy.Site, pause); err != nil {
+			if err := ranking.PauseShortener(ctx, w.pool, busy.Site, busy.Wait); err != nil {
 				return err
 			}
-			if pause.After(again) {
-				again = pause
-			}
+			wait = max(wait, busy.Wait)
 		}
-		return ranking.StoreShortLinkOutcome(ctx, w.pool, short, err.Error(), &again)
+		return ranking.StoreShortLinkOutcome(ctx, w.pool, short, err.Error(), &wait)
 	}
 }
 
@@ -133,7 +128,7 @@ func (w *ResolveLinks) learn(ctx context.Context, short ranking.ShortLink, to li
 		if err := ranking.StoreShortLinkOutcome(ctx, tx, short, to.URL, nil); err != nil {
 			return err
 		}
-		isShortener, err := ranking.RecordGuess(ctx, tx, short.Site, target, w.now())
+		isShortener, err := ranking.RecordGuess(ctx, tx, short.Site, target)
 		resolved = isShortener && target != ""
 		return err
 	})
