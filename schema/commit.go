@@ -125,6 +125,7 @@ type Committer struct {
 type applied struct {
 	Resyncs  []Resync     // those of Desynchronized that need a job
 	replaced map[Key]bool // the records that replaced an earlier revision
+	erased   []string     // the accounts whose erasure is new
 }
 
 // Stored returns the records for the keys that Apply returned.
@@ -136,7 +137,9 @@ func (b *Batch) Stored(keys []Key) []Stored {
 		if !found { // not every record is newer than the stored one
 			next, found = slices.BinarySearchFunc(b.Writes, keys[i], func(w Write, k Key) int { return w.Compare(k) })
 		}
-		if found && !b.Writes[next].Edit && !b.replaced[keys[i]] {
+		// after a deletion of a record that has expired, projections may still have its rows
+		_, deleted := slices.BinarySearchFunc(b.Deletions, keys[i], func(d Deletion, k Key) int { return d.Compare(k) })
+		if found && !deleted && !b.Writes[next].Edit && !b.replaced[keys[i]] {
 			all[i].Fresh, all[i].Record = true, b.Writes[next].Record
 		}
 	}

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -62,6 +63,13 @@ WHERE l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0 AND ` + strings.Repl
 	if err != nil {
 		return err
 	}
+	for i := range keys.did { // rows may outlive their record, which has expired
+		for _, k := range b.Projections.named(Key{DID: keys.did[i], Rkey: keys.rkey[i]}) {
+			gone.Deletions = append(gone.Deletions, Deletion{Key: k})
+		}
+	}
+	slices.SortStableFunc(gone.Deletions, func(d, other Deletion) int { return d.Compare(other.Key) })
+	gone.Deletions = slices.CompactFunc(gone.Deletions, func(d, other Deletion) bool { return d.Key == other.Key })
 	q := &pgx.Batch{}
 	var none []Key
 	gone.queueWrites(q, &none) // locks the records, in the order of their keys

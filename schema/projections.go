@@ -143,12 +143,13 @@ func (p Projections) tablesOf(collections []string) (tables []string) {
 
 // Deleted returns the keys of those deletions that jobs of projections name.
 func (p Projections) Deleted(deletions []Deletion) (keys []Key) {
+	told := slices.DeleteFunc(slices.Clone(p), func(one Projection) bool { return !one.Deletions })
 	for i := range deletions {
-		if slices.ContainsFunc(p, func(one Projection) bool { return one.Deletions && one.Reads(deletions[i].Collection) }) {
+		if slices.ContainsFunc(told, func(one Projection) bool { return one.Reads(deletions[i].Collection) }) {
 			keys = append(keys, deletions[i].Key)
 		}
 		if deletions[i].Collection == anyKind {
-			keys = append(keys, p.named(deletions[i].Key)...)
+			keys = append(keys, told.named(deletions[i].Key)...)
 		}
 	}
 	return keys
@@ -158,9 +159,7 @@ func (p Projections) Deleted(deletions []Deletion) (keys []Key) {
 func (p Projections) named(k Key) (keys []Key) {
 	var collections []string
 	for i := range p {
-		if p[i].Deletions {
-			collections = append(collections, p[i].Collections...)
-		}
+		collections = append(collections, p[i].Collections...)
 	}
 	slices.Sort(collections)
 	for _, name := range slices.Compact(collections) {
