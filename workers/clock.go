@@ -155,12 +155,14 @@ func (c *Client) readClock(ctx context.Context) error {
 		c.cfg.Logger.Warn("leader_lease_shortened", "hint", "the database's clock was set back: a dead leader is followed in 15 s")
 	}
 	step := c.clock.step(read.Now)
-	if step != 0 {
+	if step != 0 && !c.cfg.ProcessOnly { // River has no periodic jobs where nobody may lead
 		c.PeriodicJobs().Clear() // before River sees the new time: otherwise it adds a job for each interval between the two
 	}
 	c.clock.set(read.Now)
 	if step != 0 {
-		c.PeriodicJobs().AddMany(c.bundle.periodicJobs())
+		if !c.cfg.ProcessOnly {
+			c.PeriodicJobs().AddMany(c.bundle.periodicJobs())
+		}
 		c.cfg.Logger.Warn("database_clock_stepped", "by", step.Round(time.Millisecond).String())
 	}
 	if step < 0 {

@@ -86,6 +86,22 @@ func TestJobsAreDatedByTheDatabase(t *testing.T) {
 	}
 }
 
+// TestIngestFollowsTheDatabasesClock sets the clock beside a process that may not lead.
+func TestIngestFollowsTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	set := steps(t, pool)
+	client, err := New(withPosts(Config{
+		Shared: Shared{Pool: pool, Projections: registered(t, pool), Logger: slog.New(slog.DiscardHandler)},
+		ID:     t.Name(), Processing: Processing{ProcessOnly: true},
+	}))
+	require.NoError(t, err)
+	require.NoError(t, client.readClock(t.Context()))
+	set(time.Hour)
+	require.NoError(t, client.readClock(t.Context()))
+	require.InDelta(t, time.Hour.Seconds(), time.Until(client.clock.Now()).Seconds(), 60)
+}
+
 // TestWorkersFollowTheDatabasesClock sets the database's clock. Periodic jobs
 // continue without making up for skipped intervals, a failed job is retried
 // soon, and due jobs run.

@@ -311,6 +311,16 @@ func TestFacetReplacesTheBareLinkItOverlaps(t *testing.T) {
 	}
 }
 
+// TestFewClosingSignsAreRemoved shows that the work for one facet is bounded: each sign is looked for in the whole URL.
+func TestFewClosingSignsAreRemoved(t *testing.T) {
+	t.Parallel()
+	for signs, left := range map[int]int{2: 0, maxClosing: 0, 100: 100 - maxClosing} {
+		text := strings.Repeat("(", signs) + "here"
+		require.Equal(t, []string{"https://a.example/x" + strings.Repeat(")", left)}, inPost(t, textPost(t, text,
+			`"facets":[`+linked(text, "here", "https://a.example/x"+strings.Repeat(")", signs))+`]`)))
+	}
+}
+
 func TestPostSharesAtMost25LinksIncludingItsCard(t *testing.T) {
 	t.Parallel()
 	var facets []string

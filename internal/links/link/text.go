@@ -199,10 +199,13 @@ var closing = map[rune]string{
 	'」': "「", '』': "『", '）': "（(", '】': "【", '》': "《",
 }
 
+// maxClosing is how many quotes and brackets are removed: each is looked for in the whole URL.
+const maxClosing = 8
+
 // withoutClosing removes the quotes and brackets from the end of a URL that the text before it has
 // opened.
 func withoutClosing(url, before string) string {
-	for {
+	for range maxClosing {
 		last, size := utf8.DecodeLastRuneInString(url)
 		opened, width := utf8.DecodeLastRuneInString(before)
 		if width == 0 || !strings.ContainsRune(closing[last], opened) || strings.ContainsRune(url, opened) && opened != last {
@@ -210,6 +213,7 @@ func withoutClosing(url, before string) string {
 		}
 		url, before = url[:len(url)-size], before[:len(before)-width]
 	}
+	return url
 }
 
 // withoutStray removes quotes and brackets that have nothing to close from the end of a normalised path, and
