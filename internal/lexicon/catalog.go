@@ -18,18 +18,39 @@ type Catalog struct {
 	names       []string // names of the objects, by number
 }
 
-// New returns the catalog of schema files. If a file cannot be used, there is no
+// A File is a schema file.
+type File struct {
+	Path string // in its folder; empty: unknown
+	JSON []byte
+}
+
+// New returns the catalog of schemas.
+func New(schemas ...[]byte) (*Catalog, error) {
+	files := make([]File, len(schemas))
+	for i, raw := range schemas {
+		files[i].JSON = raw
+	}
+	return OfFiles(files)
+}
+
+// OfFiles returns the catalog of schema files. If a file cannot be used, there is no
 // catalog, and the error names every such file. Keep the catalog that you have.
-func New(files ...[]byte) (*Catalog, error) {
+func OfFiles(files []File) (*Catalog, error) {
 	c := &Catalog{definitions: map[string]*definition{}, records: map[string]*recordType{}}
 	var bad []error
-	for _, raw := range files {
-		definitions, err := parse(raw)
-		bad = append(bad, err)
-		for _, d := range definitions {
-			if c.definitions[d.name] != nil {
-				bad = append(bad, fmt.Errorf("two schemas define %s", d.name))
+	first := map[string]string{}
+	for _, f := range files {
+		id, definitions, err := parse(f.JSON)
+		if other, twice := first[id]; twice && err == nil {
+			if err = fmt.Errorf("two schemas define %s", id); other != "" {
+				err = fmt.Errorf("%w: this one and %s", err, other)
 			}
+		}
+		if err != nil && f.Path != "" {
+			err = fmt.Errorf("%s: %w", f.Path, err)
+		}
+		bad, first[id] = append(bad, err), f.Path
+		for _, d := range definitions {
 			c.definitions[d.name] = d
 		}
 	}
@@ -39,9 +60,9 @@ func New(files ...[]byte) (*Catalog, error) {
 	return c, c.link()
 }
 
-// Files returns the contents of all .json files in a folder and the folders in it.
-func Files(folder fs.FS) ([][]byte, error) {
-	var files [][]byte
+// Files returns all .json files in a folder and the folders in it.
+func Files(folder fs.FS) ([]File, error) {
+	var files []File
 	err := fs.WalkDir(folder, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".json") {
 			return err
@@ -52,7 +73,7 @@ func Files(folder fs.FS) ([][]byte, error) {
 		}
 		defer f.Close()
 		raw, err := io.ReadAll(io.LimitReader(f, maxSchema+1))
-		files = append(files, raw)
+		files = append(files, File{path, raw})
 		return err
 	})
 	if err != nil {
@@ -67,7 +88,7 @@ func Load(folder fs.FS) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(files...)
+	return OfFiles(files)
 }
 
 // link connects the references between definitions. A definition that is not in the

@@ -73,6 +73,37 @@ func TestSchemasThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "query", "every bad file is named")
 }
 
+// TestErrorsNameTheFiles shows that each file of a folder that cannot be used is named, and why.
+func TestErrorsNameTheFiles(t *testing.T) {
+	t.Parallel()
+	folder := fstest.MapFS{"good.json": {Data: recordSchema("a.b.good", `"properties":{}`)}, "notes.txt": {Data: []byte("no schema")}}
+	_, err := lexicon.Load(folder)
+	require.NoError(t, err)
+	files := map[string]string{
+		"again/good.json": `{"lexicon":1,"id":"a.b.good","defs":{}}`,
+		"package.json":    `{"name":"a"}`,
+		"cut.json":        `{"lexicon":1,`,
+		"marked.json":     "\ufeff{}",
+		"list.json":       `[]`,
+		"nul.json":        `{"lexicon":1,"id":"a.b.nul","defs":{},"description":"a\u0000b"}`,
+		"huge.json":       `{"lexicon":1,"id":"a.b.huge","defs":{},"x":1e200000}`,
+		"tiny.json":       `{"lexicon":1,"id":"a.b.tiny","defs":{},"x":[1e-200000]}`,
+	}
+	for path, content := range files {
+		folder[path] = &fstest.MapFile{Data: []byte(content)}
+	}
+	_, err = lexicon.Load(folder)
+	for path := range files {
+		if path != "again/good.json" { // the second of the two is named first
+			require.ErrorContains(t, err, path+": ")
+		}
+	}
+	require.ErrorContains(t, err, "good.json: two schemas define a.b.good: this one and again/good.json")
+	require.ErrorContains(t, err, "nul.json: read schema: a NUL, which Postgres cannot store: /description")
+	require.ErrorContains(t, err, "tiny.json: read schema: a number that Postgres cannot store: /x/0")
+	require.NotContains(t, err.Error(), "notes.txt")
+}
+
 // TestNewTypesLeaveOtherSchemasUsable shows that a definition of a type that is not known makes
 // only the records unknown that need it.
 func TestNewTypesLeaveOtherSchemasUsable(t *testing.T) {

@@ -1,8 +1,12 @@
 package lexicon
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -63,36 +67,58 @@ type definition struct {
 	unknown bool           // it needs a type that this version does not know
 }
 
-// parse returns the definitions of a schema file.
-func parse(raw []byte) ([]*definition, error) {
+// parse returns the definitions of a schema file, and whose schema it is.
+func parse(raw []byte) (id string, definitions []*definition, err error) {
 	if len(raw) > maxSchema {
-		return nil, fmt.Errorf("schema of %d bytes: more than %d", len(raw), maxSchema)
+		return "", nil, fmt.Errorf("schema of %d bytes: more than %d", len(raw), maxSchema)
 	}
 	var f file
-	if err := json.Unmarshal(raw, &f); err != nil {
-		return nil, fmt.Errorf("read schema: %w", err)
+	if err := cmp.Or(json.Unmarshal(raw, &f), checkStorable(raw)); err != nil {
+		return "", nil, fmt.Errorf("read schema: %w", err)
 	}
 	if f.Lexicon != 1 || !syntax.IsNSID(f.ID) {
-		return nil, fmt.Errorf("schema %q of lexicon version %d: need an NSID and version 1", cut(f.ID, maxShown), f.Lexicon)
+		return "", nil, fmt.Errorf("schema %q of lexicon version %d: need an NSID and version 1", cut(f.ID, maxShown), f.Lexicon)
 	}
-	var definitions []*definition
 	for name, content := range f.Defs {
 		if name == "" || strings.ContainsAny(name, "#./") {
-			return nil, fmt.Errorf("schema %s: definition %q: no such name", f.ID, cut(name, maxShown))
+			return f.ID, nil, fmt.Errorf("schema %s: definition %q: no such name", f.ID, cut(name, maxShown))
 		}
 		d := &definition{name: f.ID + "#" + name, content: content}
 		if name == "main" {
 			d.name = f.ID
 		}
 		if err := d.content.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
-			return nil, fmt.Errorf("schema %s: definition %s: %w", f.ID, name, err)
+			return f.ID, nil, fmt.Errorf("schema %s: definition %s: %w", f.ID, name, err)
 		}
 		if err := d.compile(f.ID, name); err != nil {
-			return nil, fmt.Errorf("schema %s: definition %s: %w", f.ID, name, err)
+			return f.ID, nil, fmt.Errorf("schema %s: definition %s: %w", f.ID, name, err)
 		}
 		definitions = append(definitions, d)
 	}
-	return definitions, nil
+	return f.ID, definitions, nil
+}
+
+// checkStorable refuses JSON that Postgres does not take as jsonb: a NUL, and a number beyond its limits.
+func checkStorable(raw []byte) error {
+	for tokens := jsontext.NewDecoder(bytes.NewReader(raw)); ; {
+		token, err := tokens.ReadToken()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case token.Kind() == '"' && strings.Contains(token.String(), "\x00"):
+			return fmt.Errorf("a NUL, which Postgres cannot store: %s", tokens.StackPointer())
+		case token.Kind() == '0' && !ordinary(token.String()):
+			return fmt.Errorf("a number that Postgres cannot store: %s", tokens.StackPointer())
+		}
+	}
+}
+
+// ordinary reports whether a number is a float64, or near one.
+func ordinary(number string) bool {
+	f, err := strconv.ParseFloat(number, 64)
+	return err == nil && len(number) < 1000 && (f != 0 || !strings.ContainsAny(number, "eE"))
 }
 
 func (d *definition) compile(id, name string) error {

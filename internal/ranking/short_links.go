@@ -76,7 +76,8 @@ ORDER BY s.resolve_at, s.link_id`
 func PauseShortener(ctx context.Context, db schema.Batcher, site string, wait time.Duration) error {
 	q := &pgx.Batch{}
 	q.Queue(`
-INSERT INTO paused_shorteners (site, until) VALUES ($1, now() + $2::interval) ON CONFLICT (site) DO UPDATE SET until = excluded.until`, site, wait)
+INSERT INTO paused_shorteners (site, until) VALUES ($1, now() + $2::interval)
+ON CONFLICT (site) DO UPDATE SET until = excluded.until`, site, wait)
 	q.Queue(`
 UPDATE short_links AS s SET resolve_at = now() + $2::interval
 FROM (

@@ -5,6 +5,7 @@ package lexicons
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"net"
 	"time"
@@ -83,11 +84,11 @@ func (c Config) store(ctx context.Context, pool *pgxpool.Pool, client *river.Cli
 		if err != nil {
 			return err
 		}
-		if _, err := lexicon.New(files...); err != nil {
-			return err
+		if _, err := lexicon.OfFiles(files); err != nil {
+			return fmt.Errorf("load the lexicons: %w", err)
 		}
-		for _, raw := range files {
-			document, err := schemaDocument(raw)
+		for _, f := range files {
+			document, err := schemaDocument(f.JSON)
 			if err != nil {
 				return err
 			}

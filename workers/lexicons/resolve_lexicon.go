@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/internal/atproto/bluesky"
+	"github.com/weir-social/weir/internal/lexicon"
 	"github.com/weir-social/weir/internal/lexicon/verdict"
 	"github.com/weir-social/weir/workers"
 )
@@ -62,6 +63,9 @@ func (w *ResolveLexicon) Work(ctx context.Context, job *river.Job[ResolveLexicon
 	document, err := schemaDocument(record)
 	if err == nil && document.NSID != nsid {
 		err = fmt.Errorf("it is the schema of %q", document.NSID)
+	}
+	if err == nil {
+		_, err = lexicon.New(record)
 	}
 	if err != nil {
 		return workers.NonRetryable(fmt.Errorf("the schema of %s by %s: %w", nsid, did, err))

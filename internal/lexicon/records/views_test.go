@@ -154,7 +154,7 @@ func TestHostileSchemasMakeViews(t *testing.T) {
 		`"` + strings.Repeat("é", 100) + `":{"type":"boolean"},"` + strings.Repeat("é", 100) + `2":{"type":"boolean"},
 		"did":{"type":"string"},"record":{"type":"string"},"fieldDid":{"type":"string"},"field_did":{"type":"string"},
 		"a-b":{"type":"integer"},"a_b":{"type":"integer"},"aB":{"type":"string","format":"datetime"},
-		"nul\u0000":{"type":"string"},"%s %I %1$L":{"type":"unknown"},"$1":{"type":"string"},"":{"type":"string"},
+		"%s %I %1$L":{"type":"unknown"},"$1":{"type":"string"},"":{"type":"string"},
 		"` + strings.Repeat("n", 2000) + `":{"type":"string"}`
 	hostile = strings.Replace(hostile, `"":{"type":"string"},`, "", 1) // the catalog refuses a property without a name
 	documents := [][]byte{

@@ -73,14 +73,17 @@ func split(title string) (parts []string) {
 }
 
 // besideNames reports whether one of several texts is the phrase of a wall, and the others, of which
-// there are at most so many, may be names of sites.
+// there are at most so many, may be names of sites. What songs are called too is a phrase after the
+// site's own name only: elsewhere their artist stands before it.
 func besideNames(texts []string, most int, at *url.URL) bool {
 	if len(texts) < 2 || len(texts) > most+1 {
 		return false
 	}
 	for i, text := range texts {
 		said := words(text)
-		if _, ok := phrase(said, at); !ok || phrases()[said].site || isName(said, at.Hostname()) || inPath(said, at) {
+		certain, ok := phrase(said, at)
+		if !ok || phrases()[said].site || isName(said, at.Hostname()) || inPath(said, at) ||
+			!certain && i > 0 && !isName(words(texts[0]), at.Hostname()) {
 			continue
 		}
 		if areNames(slices.Concat(texts[:i], texts[i+1:]), most, at) {
