@@ -161,14 +161,14 @@ CREATE INDEX blocked_links_block ON blocked_links USING btree (block_id);
 CREATE TABLE blocks (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     kind text COLLATE "C" NOT NULL, -- account; domain: every link to it or to a subdomain, future ones too; link.
-    target text COLLATE "C" NOT NULL, -- A DID; a host, without www.; the identity of a link. The URL under which a link is shown becomes its identity.
+    target text COLLATE "C" NOT NULL, -- A DID; a host in ASCII (xn--…), without www.; the identity of a link. The URL under which a link is shown becomes its identity.
     added_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT blocks_pkey PRIMARY KEY (id),
     CONSTRAINT blocks_target_kind_key UNIQUE (target, kind),
     CONSTRAINT blocks_check CHECK (
 CASE kind
     WHEN 'account'::text THEN target ~~ 'did:_%'::text
-    WHEN 'domain'::text THEN target ~ '^[^/:@ ]+$'::text
+    WHEN 'domain'::text THEN target ~ '^[!-~]+$'::text AND target !~ '[/:@]'::text
     WHEN 'link'::text THEN target <> ''::text
     ELSE false
 END)

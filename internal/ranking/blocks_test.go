@@ -1,6 +1,7 @@
 package ranking_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,32 @@ import (
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
 )
+
+// TestDomainsAreNamedAsInLinks shows that a domain may be written in its own letters, as in the address of a link. SQL
+// does not convert it, and refuses it.
+func TestDomainsAreNamedAsInLinks(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"bücher.example": "xn--bcher-kva.example", "www.BÜCHER.example.": "xn--bcher-kva.example", "xn--bcher-kva.example": "xn--bcher-kva.example",
+		"उदाहरण.com": "xn--p1b6ci4b4b3a.com", "Spam.Example": "spam.example",
+	} {
+		block, err := ranking.ParseBlock(text)
+		require.NoError(t, err)
+		require.Equal(t, ranking.Block{Kind: ranking.BlockedDomain, Target: want}, block)
+		l, err := link.Parse("https://" + strings.TrimPrefix(text, "www.") + "/x")
+		require.NoError(t, err)
+		require.Equal(t, l.Site, block.Target)
+		q, err := ranking.ParseQuery(func(name string) (string, bool) { return text, name == "domain" }, ranking.Limits{Default: 10, Most: 10})
+		require.NoError(t, err)
+		require.Equal(t, want, q.Site)
+	}
+	for _, text := range []string{"a..", "-a.example", "a b.example", "a.example/x", strings.Repeat("ü", 300) + ".example"} {
+		_, err := ranking.ParseBlock(text)
+		require.Error(t, err, text)
+	}
+	_, err := schematest.New(t).Exec(t.Context(), `INSERT INTO blocks (kind, target) VALUES ('domain', 'bücher.example')`)
+	require.ErrorContains(t, err, "blocks_check")
+}
 
 // TestBlockedIsNowhere blocks a link, a domain and an account, and takes the blocks back. The ranking and
 // the counts follow at once, in one transaction with the block, and a recount says the same. What comes

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"github.com/weir-social/weir/internal/links/link"
 	"github.com/weir-social/weir/internal/nostr"
 	"github.com/weir-social/weir/internal/words"
 )
@@ -200,7 +201,7 @@ func someOf(words, list []string) bool {
 	return true
 }
 
-var hostSyntax = regexp.MustCompile(`^[\pL\pN_]([\pL\pN_.:-]*[\pL\pN_])?$`)
+var hostSyntax = regexp.MustCompile(`^[\pL\pN_]([\pL\pM\pN_.:-]*[\pL\pM\pN_])?$`)
 
 // IsDomain reports whether site is a valid value of the parameter domain.
 func IsDomain(site string) bool {
@@ -208,10 +209,15 @@ func IsDomain(site string) bool {
 	return ok && asked == site
 }
 
-// domain returns a host in the form of links.site.
+// domain returns a host in the form of links.site: in ASCII.
 func domain(text string) (site string, ok bool) {
-	site = strings.TrimPrefix(strings.TrimSuffix(strings.ToLower(text), "."), "www.")
-	return site, len(site) <= 255 && hostSyntax.MatchString(site)
+	text = strings.TrimSuffix(text, ".")
+	if len(text) > 4*255 || !hostSyntax.MatchString(text) {
+		return "", false
+	}
+	host, err := link.ASCIIHost(text)
+	site = strings.TrimPrefix(host, "www.")
+	return site, err == nil && len(site) <= 255 && hostSyntax.MatchString(site)
 }
 
 // account returns a handle or a DID in the form of the table accounts. It converts an

@@ -54,7 +54,7 @@ func normalHost(host string) (normal, suffix string, err error) {
 	if len(host) > maxRawHost {
 		return "", "", errors.New("host is longer than 253 bytes")
 	}
-	if host, err = asciiHost(host); err != nil {
+	if host, err = ASCIIHost(host); err != nil {
 		return "", "", err
 	}
 	host = strings.TrimSuffix(host, ".")
@@ -88,10 +88,10 @@ func normalHost(host string) (normal, suffix string, err error) {
 	return host, suffix, nil
 }
 
-// asciiHost converts a host to lower case, and to Punycode if it has letters beyond
+// ASCIIHost converts a host to lower case, and to Punycode if it has letters beyond
 // ASCII. The strict rules of IDNA do not apply to plain ASCII: people share hosts
 // with underscores and odd hyphens.
-func asciiHost(host string) (string, error) {
+func ASCIIHost(host string) (string, error) {
 	ascii := true
 	for i := 0; i < len(host) && ascii; i++ {
 		ascii = host[i] < 0x80
