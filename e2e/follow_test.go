@@ -301,7 +301,10 @@ func TestKillWhileFollowing(t *testing.T) {
 	eventually.True(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s' AND rkey = '%s'`, last.DID, last.Rkey)) == 1
 	}, 20*time.Millisecond)
-	settled(t, pool) // the stream may have told late that an account is active again, and its posts are read again
+	settled(t, pool)                 // the stream may have told late that an account is active again, and its posts are read again
+	eventually.True(t, func() bool { // a read that is refused while the stream tells it is repeated soon
+		return count(t, pool, `SELECT count(*) FROM accounts WHERE feed_problem <> '' AND did = ANY ('{`+strings.Join(followed, ",")+`}')`) == 0
+	}, 50*time.Millisecond)
 	want := current(n, followed)
 	ours := slices.DeleteFunc(stored(t, pool), func(post string) bool {
 		did, _, _ := strings.Cut(post, "/")

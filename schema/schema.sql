@@ -42,7 +42,7 @@ CREATE TRIGGER account_blocked BEFORE INSERT OR UPDATE OF status ON accounts FOR
 CREATE TRIGGER account_deleted AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status = 'deleted'::text) EXECUTE FUNCTION judge_account();
 CREATE TRIGGER account_deleted_or_back AFTER UPDATE OF status ON accounts FOR EACH ROW WHEN ((old.status = 'deleted'::text) <> (new.status = 'deleted'::text)) EXECUTE FUNCTION judge_account();
 CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.not_recommended <> old.not_recommended OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
-CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION enqueue_reread();
+CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND (old.status <> 'active'::text OR new.status_at IS DISTINCT FROM old.status_at)) EXECUTE FUNCTION enqueue_reread();
 CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
 CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text OR new.not_recommended) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text OR old.not_recommended) EXECUTE FUNCTION record_account_change();
@@ -1748,9 +1748,12 @@ BEGIN
     IF followed IS NULL THEN
         RETURN NEW;
     END IF;
+    NEW.reread_count := NEW.reread_count + 1; -- a read that has begun before may be refused
     IF OLD.status = 'deleted' THEN -- its posts may have been purged
         NEW.reread_since := least(NEW.reread_since, NEW.read_since, followed);
-        NEW.reread_count := NEW.reread_count + 1;
+    END IF;
+    IF NEW.reread_since IS NULL THEN
+        RETURN NEW;
     END IF;
     NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));

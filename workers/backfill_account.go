@@ -118,11 +118,11 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		}
 		switch {
 		case Refused(err):
-			return w.unavailable(ctx, job, since, err)
+			return w.unavailable(ctx, job, since, feed.RereadsRequested, err)
 		case err != nil:
 			return err
 		case at.Unread != "" && w.fromPDS && job.Priority == jobs.PriorityGap: // the feed would come from the same server
-			return w.unavailable(ctx, job, since, errors.New(at.Unread))
+			return w.unavailable(ctx, job, since, feed.RereadsRequested, errors.New(at.Unread))
 		case more:
 			continue
 		}
@@ -336,7 +336,9 @@ func (w *BackfillAccount) finish(
 
 // unavailable ends the job of an account that cannot be read. The account is
 // read when it becomes active again, or when a new backfill is requested.
-func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.BackfillAccount], since time.Time, cause error) error {
+func (w *BackfillAccount) unavailable(
+	ctx context.Context, job *river.Job[jobs.BackfillAccount], since time.Time, rereads int, cause error,
+) error {
 	err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
 			return err
@@ -349,8 +351,13 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 		if err != nil {
 			return err
 		}
-		if err := schema.RecordReading(ctx, tx, job.Args.DID,
-			schema.Reading{Since: since, Now: read, Problem: cause.Error(), RetryLater: true}); err != nil {
+		feed, err := schema.FindFeed(ctx, tx, job.Args.DID)
+		if err != nil {
+			return err
+		}
+		if err := schema.RecordReading(ctx, tx, job.Args.DID, schema.Reading{
+			Since: since, Now: read, Problem: cause.Error(), RetryLater: true, Reactivated: feed.RereadsRequested != rereads,
+		}); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)

@@ -143,7 +143,7 @@ func (w *BackfillAccount) fromNetwork(ctx context.Context, job *river.Job[jobs.B
 			return Snooze(wait) // the streams do not bring its events yet
 		}
 		if err := network.Check(); err != nil {
-			return w.unavailable(ctx, job, job.Args.Since, err)
+			return w.unavailable(ctx, job, job.Args.Since, feed.RereadsRequested, err)
 		}
 		at.Requests, at.Repository.RereadsRequested = job.Args.Requests, feed.RereadsRequested
 		since := job.Args.Since

@@ -127,6 +127,31 @@ func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 	read(both[1])
 }
 
+// TestRefusedAccountIsReadWhenItReturns covers accounts that were inactive when their posts were read, which no stream
+// had reported. One that becomes active again is read at once, or soon if it does so while the read is being refused.
+func TestRefusedAccountIsReadWhenItReturns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.follows(did)
+	require.NoError(t, r.net.Deactivate(did))
+	request := func() { r.execute(`SELECT enqueue_backfill($1, interval '1 day')`, did) }
+	request()
+	const refused = `SELECT count(*) FROM accounts WHERE feed_problem <> '' AND status = 'active' AND reread_at > now() + interval '50 minutes'`
+	r.becomes(1, refused)
+	require.NoError(t, r.net.Reactivate(did))
+	r.execute(`UPDATE accounts SET status = 'active', status_at = now() WHERE did = $1`, did)
+	r.becomes(0, `SELECT count(*) FROM accounts WHERE feed_problem <> ''`)
+
+	require.NoError(t, r.net.Deactivate(did))
+	r.execute(`
+CREATE FUNCTION returns() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.reread_count := OLD.reread_count + 1; RETURN NEW; END $$;
+CREATE TRIGGER returns BEFORE UPDATE ON accounts FOR EACH ROW WHEN (NEW.feed_problem = OLD.feed_problem AND NEW.feed_problem = '')
+    EXECUTE FUNCTION returns()`) // when the job locks the row, to store that it was refused
+	request()
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_problem <> '' AND reread_at <= now() + interval '1 minute'`)
+}
+
 // TestGapOfARepositoryThatRefuses covers a repository that refuses or is
 // unreachable. The feed closes the gap, the gap records that, and the
 // repository is compared later.

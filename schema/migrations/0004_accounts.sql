@@ -242,7 +242,8 @@ END $$;
 
 COMMENT ON FUNCTION enqueue_backfill_all IS 'Requests a backfill of every followed account: its records in every stored collection, as far back as given. Returns the id of the job.';
 
--- The stream, a sync or a person makes an account active again. In each case its posts are read again.
+-- The stream, a sync or a person makes an account active again. In each case its posts are read again. The stream may also
+-- report so of an account that was active for all Weir knew, but could not be read.
 CREATE FUNCTION enqueue_reread() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     followed timestamptz;
@@ -251,9 +252,12 @@ BEGIN
     IF followed IS NULL THEN
         RETURN NEW;
     END IF;
+    NEW.reread_count := NEW.reread_count + 1; -- a read that has begun before may be refused
     IF OLD.status = 'deleted' THEN -- its posts may have been purged
         NEW.reread_since := least(NEW.reread_since, NEW.read_since, followed);
-        NEW.reread_count := NEW.reread_count + 1;
+    END IF;
+    IF NEW.reread_since IS NULL THEN
+        RETURN NEW;
     END IF;
     NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
@@ -263,7 +267,7 @@ END $$;
 COMMENT ON FUNCTION enqueue_reread IS 'Requests a backfill of an account that is active again, if posts of it may be missing.';
 
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW
-    WHEN (NEW.status = 'active' AND OLD.status <> 'active' AND (NEW.reread_since IS NOT NULL OR OLD.status = 'deleted')) EXECUTE FUNCTION enqueue_reread();
+    WHEN (NEW.status = 'active' AND (OLD.status <> 'active' OR NEW.status_at IS DISTINCT FROM OLD.status_at)) EXECUTE FUNCTION enqueue_reread();
 
 -- What is stored.
 
