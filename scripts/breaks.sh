@@ -76,7 +76,7 @@ while read -r name package test file <&3; do
 		problem "$name" "does not compile: $output"
 	elif output=$(cd "$package" && "$copy/.test" -test.run "^$test\$" -test.timeout 3m 2>&1); then
 		problem "$name" "$test of $package passes although the code is broken"
-	elif grep -q "^--- FAIL: $test " <<<"$output"; then
+	elif grep -qE "^(--- FAIL: $test |panic: test timed out)" <<<"$output"; then # or it waits for what the break prevents
 		printf '%-8s %s: %s\n' red "$name" "$test"
 	else
 		problem "$name" "$test of $package ended without a result: $(tail -n 5 <<<"$output")"

@@ -137,8 +137,7 @@ func TestRefusedAccountIsReadWhenItReturns(t *testing.T) {
 	require.NoError(t, r.net.Deactivate(did))
 	request := func() { r.execute(`SELECT enqueue_backfill($1, interval '1 day')`, did) }
 	request()
-	const refused = `SELECT count(*) FROM accounts WHERE feed_problem <> '' AND status = 'active' AND reread_at > now() + interval '50 minutes'`
-	r.becomes(1, refused)
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_problem <> '' AND status = 'active' AND reread_at > now() + interval '50 minutes'`)
 	require.NoError(t, r.net.Reactivate(did))
 	r.execute(`UPDATE accounts SET status = 'active', status_at = now() WHERE did = $1`, did)
 	r.becomes(0, `SELECT count(*) FROM accounts WHERE feed_problem <> ''`)

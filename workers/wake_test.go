@@ -20,7 +20,8 @@ type nap struct{}
 
 func (nap) Kind() string { return "nap" }
 
-func (nap) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: jobs.QueueNetwork} }
+// InsertOpts names a queue that no other job wakes.
+func (nap) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: jobs.QueueResync} }
 
 type napper struct {
 	river.WorkerDefaults[nap]
@@ -37,7 +38,7 @@ func (w *napper) Work(context.Context, *river.Job[nap]) error {
 // polling starts workers that poll their queues at an interval.
 func polling(t *testing.T, pool *pgxpool.Pool, cfg Config) *Client {
 	t.Helper()
-	cfg.Pool, cfg.ID, cfg.Projections, cfg.Queues, cfg.Logger = pool, t.Name(), registered(t, pool), []string{jobs.QueueNetwork},
+	cfg.Pool, cfg.ID, cfg.Projections, cfg.Queues, cfg.Logger = pool, t.Name(), registered(t, pool), []string{jobs.QueueResync},
 		slog.New(slog.DiscardHandler)
 	cfg.Features = []func(Bundle) error{func(b Bundle) error {
 		Add(b, &napper{})
@@ -63,7 +64,7 @@ func TestWaitingJobsWakeWorkers(t *testing.T) {
 	_, err := client.Insert(t.Context(), nap{}, nil)
 	require.NoError(t, err)
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'nap'`)
-	execute(t, pool, `INSERT INTO river_job (kind, args, max_attempts, queue) VALUES ('nap', '{}', 45, 'network')`)
+	execute(t, pool, `INSERT INTO river_job (kind, args, max_attempts, queue) VALUES ('nap', '{}', 45, 'resync')`)
 	becomes(t, pool, []string{"completed", "completed"}, `SELECT state::text FROM river_job WHERE kind = 'nap'`)
 }
 
@@ -72,6 +73,6 @@ func TestPollSuffices(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	polling(t, pool, Config{Processing: Processing{PollOnly: true}})
-	execute(t, pool, `INSERT INTO river_job (kind, args, max_attempts, queue) VALUES ('nap', '{}', 45, 'network')`)
+	execute(t, pool, `INSERT INTO river_job (kind, args, max_attempts, queue) VALUES ('nap', '{}', 45, 'resync')`)
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'nap'`)
 }

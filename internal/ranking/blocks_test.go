@@ -18,8 +18,9 @@ import (
 func TestDomainsAreNamedAsInLinks(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"bücher.example": "xn--bcher-kva.example", "www.BÜCHER.example.": "xn--bcher-kva.example", "xn--bcher-kva.example": "xn--bcher-kva.example",
-		"उदाहरण.com": "xn--p1b6ci4b4b3a.com", "Spam.Example": "spam.example",
+		"bücher.example": "xn--bcher-kva.example", "www.BÜCHER.example.": "xn--bcher-kva.example",
+		"xn--bcher-kva.example": "xn--bcher-kva.example",
+		"उदाहरण.com":            "xn--p1b6ci4b4b3a.com", "Spam.Example": "spam.example",
 	} {
 		block, err := ranking.ParseBlock(text)
 		require.NoError(t, err)

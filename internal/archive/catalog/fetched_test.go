@@ -92,10 +92,13 @@ func TestFetchedIsRestored(t *testing.T) {
 	require.Equal(t, "a wire", wire)
 	fetches(t, pool, schema.Fetched{Writes: []schema.Write{listed}})
 	fetches(t, pool, schema.Fetched{Deletions: []schema.Deletion{deletion("b", "3222222222223"), deletion("c", "3222222222223")}})
+	between := edited
+	between.CID = "between"
+	fetches(t, pool, schema.Fetched{Writes: []schema.Write{between}})
 	fetches(t, pool, schema.Fetched{Writes: []schema.Write{edited, post("c", "3222222222223")}})
 	fetches(t, pool, schema.Fetched{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: time.Unix(3, 0)}}})
 	records := archivedBy(t, pool, catalog.StreamFetched)
-	require.Len(t, records, 7, "%s", records)
+	require.Len(t, records, 8, "%s", records)
 	unwanted := post("d", "3222222222222")
 	unwanted.Collection = "com.example.other"
 	fetches(t, pool, schema.Fetched{Writes: []schema.Write{unwanted}})

@@ -44,7 +44,12 @@ func TestHeadOfAPage(t *testing.T) {
 
 func TestTitleIsReadInItsCharset(t *testing.T) {
 	t.Parallel()
+	script := "<script>" + strings.Repeat("x", 2000) + "</script>"
 	for kind, c := range map[string]struct{ content, title, why string }{
+		"text/html; declared=late":        {script + "<meta charset=utf-8><title>Héron ”</title>", "Héron ”", ""},
+		"text/html; declared=never":       {script + "<title>Héron ”</title>" + strings.Repeat("é", 64<<10), "Héron ”", ""},
+		"text/html; declared=notatall":    {script + "<title>Héron ”</title>x" + strings.Repeat("é", 64<<10), "Héron ”", ""},
+		"text/html; declared=legacy":      {script + "<title>H\xe9ron</title>", "Héron", ""},
 		"text/html; charset=iso-8859-1":   {"<title>H\xe9ron</title>", "Héron", ""},
 		"text/html":                       {"<meta charset=shift_jis><title>\x83\x54\x83\x4d</title>", "サギ", ""},
 		"text/html; charset=utf-8":        {"<title>H\xe9ron</title>", "H\uFFFDron", "its title cannot be read in its charset"},

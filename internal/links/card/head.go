@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
@@ -59,7 +60,7 @@ func readHead(resp *http.Response) (head, error) {
 	if err != nil {
 		return head{}, err
 	}
-	text, err := charset.NewReader(body, resp.Header.Get("Content-Type"))
+	text, err := decoded(body, resp.Header.Get("Content-Type"))
 	if errors.Is(err, io.EOF) {
 		return head{}, nil // empty
 	}
@@ -67,6 +68,43 @@ func readHead(resp *http.Response) (head, error) {
 		return head{}, broken(err)
 	}
 	return parseHead(text)
+}
+
+// How many bytes of a page are read for its charset: as browsers do, and if they do not tell it.
+const (
+	declaredWithin = 1 << 10
+	undeclared     = 64 << 10
+)
+
+// decoded returns a page as UTF-8. A page that does not say in time what it is, is UTF-8 if its beginning is, and
+// windows-1252 otherwise.
+func decoded(body io.Reader, kind string) (io.Reader, error) {
+	start := make([]byte, undeclared)
+	n, err := io.ReadFull(body, start[:declaredWithin])
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, err
+	}
+	encoding, name, certain := charset.DetermineEncoding(start[:n], kind)
+	if err == nil && !certain && name == "windows-1252" {
+		more, _ := io.ReadFull(body, start[n:]) // the next read has the error
+		if n += more; utf8.Valid(withoutPart(start[:n])) {
+			encoding, _ = charset.Lookup("utf-8")
+		}
+	}
+	return encoding.NewDecoder().Reader(io.MultiReader(bytes.NewReader(start[:n]), body)), nil
+}
+
+// withoutPart returns a text without a character of which only a part is there.
+func withoutPart(text []byte) []byte {
+	for i := len(text) - 1; i >= max(0, len(text)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(text[i]) {
+			if utf8.FullRune(text[i:]) {
+				return text
+			}
+			return text[:i]
+		}
+	}
+	return text
 }
 
 // bounded returns a reader of the body that ends after most bytes, compressed or not.

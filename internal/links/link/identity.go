@@ -2,6 +2,7 @@ package link
 
 import (
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -125,9 +126,12 @@ func readable(path string) string {
 	return delimiters.Replace(composed(path))
 }
 
+// marks are the beginnings of characters that are part of the letter before them: accents, those of kana, Korean vowels.
+var marks = regexp.MustCompile(`%C[CD]%|%E3%82%9[9A]|%E1%85%`)
+
 // composed joins letters and their accents, which some programs write as two characters.
 func composed(path string) string {
-	if !strings.Contains(path, "%CC%") && !strings.Contains(path, "%CD%") || strings.Contains(path, "%3F") {
+	if !marks.MatchString(path) || strings.Contains(path, "%3F") {
 		return path
 	}
 	var b strings.Builder
