@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-const (
+// How large the benchmarks' database is. With -short, in which they only have to run, it is small.
+var (
 	benchDay      = 1_000_000 // shares of the last 24 h, of benchLinks links by benchAccounts accounts
 	benchBefore   = 4_000_000 // shares of the six days before
 	benchLinks    = 200_000
@@ -30,6 +32,13 @@ const (
 	benchTurns    = 500  // requests of each kind
 	benchSearches = 200  // requests of each kind that search for a text
 	benchNostr    = 50   // one account in this many is of Nostr
+
+	shrink = sync.OnceFunc(func() {
+		if testing.Short() {
+			benchDay, benchBefore, benchLinks, benchAccounts, benchWatches = 10_000, 40_000, 2000, 1480, 10
+			benchTurns, benchSearches = 5, 2
+		}
+	})
 )
 
 // grouped is the ranking as a query that groups all shares of the window for each request, for
@@ -61,6 +70,7 @@ CROSS JOIN LATERAL (
 // benchPool is a database with a week of shares, counted.
 func benchPool(b *testing.B) *pgxpool.Pool {
 	b.Helper()
+	shrink()
 	server, err := devpg.Start(context.Background(), devpg.Options{Fsync: true, Settings: map[string]string{
 		"shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "maintenance_work_mem": "512MB", "work_mem": "32MB"}})
 	require.NoError(b, err)
@@ -175,9 +185,9 @@ func arrive(b *testing.B, conn *pgx.Conn, r *rand.Rand, n int, viral bool) {
 			did[i] = fmt.Sprintf("did:nostr:%024d", n)
 		}
 		rkey[i] = fmt.Sprintf("4%012x", r.Uint64()>>16)
-		link[i] = int64(math.Pow(r.Float64(), 4)*(benchLinks-1)) + 1 + 6*benchLinks
+		link[i] = int64(math.Pow(r.Float64(), 4)*float64(benchLinks-1)) + 1 + 6*int64(benchLinks)
 		if viral && i%2 == 0 {
-			link[i] = 6*benchLinks + 777
+			link[i] = 6*int64(benchLinks) + 777
 		}
 	}
 	_, err := conn.Exec(b.Context(), `
@@ -280,7 +290,7 @@ func leaving(b *testing.B, pool *pgxpool.Pool) time.Duration {
 		_, err := Count(b.Context(), one, now.Add(time.Duration(n+1)*step))
 		require.NoError(b, err)
 	}
-	left := time.Duration(steps*step.Seconds()*benchDay) / (24 * 3600)
+	left := time.Duration(steps*step.Seconds()*float64(benchDay)) / (24 * 3600)
 	return (schematest.CPU(b, backend) - began) / left
 }
 
