@@ -42,15 +42,23 @@ func (c Config) OpenPool(ctx context.Context, raw string, connections int32) (*p
 	return c.openPool(ctx, "DATABASE_URL", raw, connections, func(*pgxpool.Config) {})
 }
 
-// openPool is OpenPool with the URL of a variable, and may change how connections are made.
-func (c Config) openPool(
-	ctx context.Context, variable, raw string, connections int32, change func(*pgxpool.Config),
-) (*pgxpool.Pool, error) {
+func parseDatabase(variable, raw string) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be read: expected postgres://user:password@host:5432/database, "+
 			"special characters of the password as %%40 and so on, received %s",
 			variable, redact(raw))
+	}
+	return cfg, nil
+}
+
+// openPool is OpenPool with the URL of a variable, and may change how connections are made.
+func (c Config) openPool(
+	ctx context.Context, variable, raw string, connections int32, change func(*pgxpool.Config),
+) (*pgxpool.Pool, error) {
+	cfg, err := parseDatabase(variable, raw)
+	if err != nil {
+		return nil, err
 	}
 	cfg.MaxConns = max(cfg.MaxConns, connections)
 	cfg.ConnConfig.ConnectTimeout = connectTimeout

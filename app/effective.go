@@ -20,6 +20,15 @@ func (c Config) Check() error {
 	p := New(c, nil)
 	p.log = slog.New(slog.DiscardHandler)
 	errs := []error{p.checkSource()}
+	for _, set := range [][2]string{{"DATABASE_URL", c.DatabaseURL}, {"WEIR_READ_DATABASE_URL", c.ReadDatabaseURL}} {
+		if _, err := parseDatabase(set[0], set[1]); set[1] != "" {
+			errs = append(errs, err)
+		}
+	}
+	for _, named := range c.Watch {
+		_, err := p.configuredWatch(named)
+		errs = append(errs, err)
+	}
 	if _, err := p.Bluesky(nil); err != nil {
 		errs = append(errs, err)
 	}

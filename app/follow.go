@@ -104,22 +104,32 @@ func (p App) firstWatches(ctx context.Context) error {
 		return err
 	}
 	for _, named := range p.cfg.Watch {
-		w, err := p.ParseWatch(named)
+		w, err := p.configuredWatch(named)
 		if err != nil {
-			return fmt.Errorf("read WEIR_WATCH: %w", err)
-		}
-		if w.Account.Name != "" {
-			return fmt.Errorf("read WEIR_WATCH: %s is a name, and its domain may be unreachable when Weir starts: "+
-				"use `weir watch add`, or give the npub", w.Account.Name)
-		}
-		if w.Network != nil && w.Network.Check() != nil {
-			return fmt.Errorf("read WEIR_WATCH: %w", w.Network.Check())
+			return err
 		}
 		if _, err := p.AddWatch(ctx, w, 0); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// configuredWatch reads an entry of WEIR_WATCH.
+func (p App) configuredWatch(named string) (WatchRequest, error) {
+	w, err := p.ParseWatch(named)
+	switch {
+	case err != nil:
+	case w.Account.Name != "":
+		err = fmt.Errorf("%s is a name, and its domain may be unreachable when Weir starts: use `weir watch add`, or give the npub",
+			w.Account.Name)
+	case w.Network != nil:
+		err = w.Network.Check()
+	}
+	if err != nil {
+		return w, fmt.Errorf("read WEIR_WATCH: %w", err)
+	}
+	return w, nil
 }
 
 // DID returns the account of a handle, from the database or else from the network.

@@ -80,7 +80,7 @@ func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]string{
 		"WEIR_LISTEN": "nonsense", "WEIR_OPS_LISTEN": "127.0.0.1:99999", "WEIR_JETSTREAM": "nonsense", "WEIR_APPVIEW": "nonsense",
-		"WEIR_IMAGE_BASE": "ftp://x",
+		"WEIR_IMAGE_BASE": "ftp://x", "WEIR_WATCH": "not a handle", "DATABASE_URL": "mysql://x/y", "WEIR_READ_DATABASE_URL": "mysql://x/z",
 	} {
 		stdout, stderr, code := weir(t, []string{name + "=" + wrong}, "config")
 		require.Equal(t, 1, code, name)
