@@ -125,7 +125,6 @@ type Committer struct {
 type applied struct {
 	Resyncs  []Resync     // those of Desynchronized that need a job
 	replaced map[Key]bool // the records that replaced an earlier revision
-	erased   []string     // the accounts whose erasure is new
 }
 
 // Stored returns the records for the keys that Apply returned.

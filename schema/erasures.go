@@ -41,13 +41,9 @@ func (b *Batch) queueErasures(q *pgx.Batch) {
 	const sql = `
 INSERT INTO accounts AS a (did, erased_rev)
 SELECT e.did, e.rev FROM unnest($1::text[], $2::text[]) AS e (did, rev)
-ON CONFLICT (did) DO UPDATE SET erased_rev = excluded.erased_rev WHERE excluded.erased_rev > coalesce(a.erased_rev, '')
-RETURNING did`
+ON CONFLICT (did) DO UPDATE SET erased_rev = excluded.erased_rev WHERE excluded.erased_rev > coalesce(a.erased_rev, '')`
 	did, rev := b.erasureColumns()
-	q.Queue(sql, did, rev).Query(func(rows pgx.Rows) (err error) {
-		b.erased, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
+	q.Queue(sql, did, rev)
 }
 
 // erase deletes the records of the erasures, their rows in the projections' tables, and
@@ -79,11 +75,18 @@ FOR UPDATE OF r`
 	}
 	q := &pgx.Batch{}
 	gone.queueDeletions(q, tx)
-	for _, table := range b.Projections.AllTables() { // rows may outlive their record, which has expired
-		q.Queue(`
+	var at pgtype.FlatArray[time.Time]
+	for _, e := range b.Erasures {
+		at = append(at, e.At)
+	}
+	for i := range b.Projections { // rows may outlive their record, which has expired
+		for table, dated := range b.Projections[i].Dates {
+			q.Queue(`
 DELETE FROM `+pgx.Identifier{table}.Sanitize()+` AS p
-WHERE p.did = ANY ($1::text[])
-  AND NOT EXISTS (SELECT FROM records_other AS r WHERE r.collection = p.collection AND r.did = p.did AND r.rkey = p.rkey)`, b.erased)
+USING unnest($1::text[], $2::timestamptz[]) AS e (did, at)
+WHERE p.did = e.did AND p.`+pgx.Identifier{dated}.Sanitize()+` <= e.at
+  AND NOT EXISTS (SELECT FROM records_other AS r WHERE r.collection = p.collection AND r.did = p.did AND r.rkey = p.rkey)`, did, at)
+		}
 	}
 	q.Queue(deadLetters, did)
 	return tx.SendBatch(ctx, q).Close()

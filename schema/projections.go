@@ -28,6 +28,9 @@ type Projection struct {
 	// deletes the record, and when the account is purged; when the record expires, if
 	// Expires is set.
 	Tables []string
+	// Dates are, by table, the columns with the dates of the records. A demand to vanish
+	// also deletes the rows up to its date whose records have expired.
+	Dates map[string]string `db:"-"`
 	// Queues are the names of the other queues of its jobs: those of Separate.
 	Queues []string
 

@@ -35,7 +35,7 @@ var (
 
 	shrink = sync.OnceFunc(func() {
 		if testing.Short() {
-			benchDay, benchBefore, benchLinks, benchAccounts, benchWatches = 10_000, 40_000, 2000, 1480, 10
+			benchDay, benchBefore, benchLinks, benchAccounts, benchWatches = 100_000, 100_000, 20_000, 14_800, 10
 			benchTurns, benchSearches = 5, 2
 		}
 	})

@@ -65,7 +65,7 @@ ON CONFLICT (link_id) DO NOTHING`
 func DueShortLinks(ctx context.Context, db schema.DB, limit int) ([]ShortLink, error) {
 	const sql = `
 SELECT l.id, l.url, s.tries, l.site, s.guess
-FROM (SELECT s.link_id, s.resolve_at, s.tries, s.guess FROM short_links AS s WHERE s.resolve_at <= now()
+FROM (SELECT s.link_id, s.resolve_at, s.tries, s.guess FROM short_links AS s WHERE s.resolve_at <= clock_timestamp()
     ORDER BY s.resolve_at, s.link_id LIMIT $1) AS s
 JOIN links AS l ON l.id = s.link_id
 ORDER BY s.resolve_at, s.link_id`

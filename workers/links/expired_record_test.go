@@ -70,6 +70,8 @@ func TestErasureEndsTheSharesOfExpiredNotes(t *testing.T) {
 			c.work(note)
 			require.Equal(t, []string{"post news.example/1"}, c.sharedBy(note))
 			c.execute(`DELETE FROM records WHERE collection = 'nostr.1'`) // the record has expired
+			c.apply(schema.Batch{Erasures: []schema.Erasure{{DID: note.DID, Rev: "1", At: time.Unix(0, 0)}}})
+			require.NotEmpty(t, c.sharedBy(note), "it was written after that erasure")
 			c.apply(b)
 			require.Empty(t, c.sharedBy(note))
 		})

@@ -365,7 +365,8 @@ func Projection() schema.Projection {
 			link.CollectionPost, link.CollectionRepost, link.CollectionNote, link.CollectionNoteRepost, link.CollectionEventRepost,
 			link.CollectionArticle,
 		},
-		Tables: []string{"shares", "subjects", "copies"}, Compared: []string{"shares", "projected_subjects"},
+		Tables: []string{"shares", "subjects", "copies"}, Dates: map[string]string{"shares": "shared_at"},
+		Compared: []string{"shares", "projected_subjects"},
 		Concerns: func(collection string, record []byte) bool {
 			return collection != link.CollectionPost || link.MayShare(record)
 		},
