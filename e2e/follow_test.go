@@ -303,7 +303,8 @@ func TestKillWhileFollowing(t *testing.T) {
 	}, 20*time.Millisecond)
 	settled(t, pool)                 // the stream may have told late that an account is active again, and its posts are read again
 	eventually.True(t, func() bool { // a read that is refused while the stream tells it is repeated soon
-		return count(t, pool, `SELECT count(*) FROM accounts WHERE feed_problem <> '' AND did = ANY ('{`+strings.Join(followed, ",")+`}')`) == 0
+		return count(t, pool, `SELECT count(*) FROM accounts
+			WHERE feed_problem <> '' AND did = ANY ('{`+strings.Join(followed, ",")+`}')`) == 0
 	}, 50*time.Millisecond)
 	want := current(n, followed)
 	ours := slices.DeleteFunc(stored(t, pool), func(post string) bool {

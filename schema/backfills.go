@@ -58,9 +58,9 @@ type Reading struct {
 	Now              time.Time
 	Problem          string // why the read is incomplete; empty: it is complete
 	Compared         bool   // compared with the repository
-	RereadsRequested int    // Feed.RereadsRequested, read before the comparison
+	RereadsRequested int    // Feed.RereadsRequested, read before the account was
 	RetryLater       bool   // the read or the comparison failed: try again later
-	Reactivated      bool   // it was refused, but the account has become active since it began: try again soon
+	Refused          bool   // by its server: try again soon if a reread was requested since it began
 }
 
 // RecordReading stores the result of reading an account's posts. It takes the
@@ -80,10 +80,10 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     read_since   = least(a.read_since, excluded.read_since),
     reread_since = CASE WHEN $8 AND a.reread_count = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
     reread_at    = CASE WHEN NOT $7 THEN a.reread_at
-                        WHEN $10 THEN $3 + interval '1 minute'
+                        WHEN $10 AND a.reread_count <> $9 THEN $3 + interval '1 minute'
                         ELSE $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day') END`
 	if _, err := tx.Exec(ctx, feed, did, NullTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared,
-		r.RereadsRequested, r.Reactivated); err != nil {
+		r.RereadsRequested, r.Refused); err != nil {
 		return fmt.Errorf("store the state of the feed of %s: %w", did, err)
 	}
 	return settleGaps(ctx, tx, did, r)

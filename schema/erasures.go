@@ -17,11 +17,11 @@ type Erasure struct {
 }
 
 // erasureColumns returns the erasures, sorted by account, as columns.
-func (b *Batch) erasureColumns() (did, rev pgtype.FlatArray[string]) {
+func (b *Batch) erasureColumns() (did, rev pgtype.FlatArray[string], at pgtype.FlatArray[time.Time]) {
 	for _, e := range b.Erasures {
-		did, rev = append(did, e.DID), append(rev, e.Rev)
+		did, rev, at = append(did, e.DID), append(rev, e.Rev), append(at, e.At)
 	}
-	return did, rev
+	return did, rev, at
 }
 
 // queueErased queues what features erase.
@@ -42,7 +42,7 @@ func (b *Batch) queueErasures(q *pgx.Batch) {
 INSERT INTO accounts AS a (did, erased_rev)
 SELECT e.did, e.rev FROM unnest($1::text[], $2::text[]) AS e (did, rev)
 ON CONFLICT (did) DO UPDATE SET erased_rev = excluded.erased_rev WHERE excluded.erased_rev > coalesce(a.erased_rev, '')`
-	did, rev := b.erasureColumns()
+	did, rev, _ := b.erasureColumns()
 	q.Queue(sql, did, rev)
 }
 
@@ -60,7 +60,7 @@ JOIN records_other AS r ON r.collection = k.collection AND r.did = e.did AND r.r
 ORDER BY r.collection, r.did, r.rkey
 FOR UPDATE OF r`
 	const deadLetters = `UPDATE dead_letters SET ` + clearInput + ` WHERE did = ANY ($1::text[]) AND raw_bytes > 0`
-	did, rev := b.erasureColumns()
+	did, rev, at := b.erasureColumns()
 	rows, err := tx.Query(ctx, records, did, rev)
 	if err != nil {
 		return err
@@ -75,10 +75,6 @@ FOR UPDATE OF r`
 	}
 	q := &pgx.Batch{}
 	gone.queueDeletions(q, tx)
-	var at pgtype.FlatArray[time.Time]
-	for _, e := range b.Erasures {
-		at = append(at, e.At)
-	}
 	for i := range b.Projections { // rows may outlive their record, which has expired
 		for table, dated := range b.Projections[i].Dates {
 			q.Queue(`

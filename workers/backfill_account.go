@@ -351,12 +351,8 @@ func (w *BackfillAccount) unavailable(
 		if err != nil {
 			return err
 		}
-		feed, err := schema.FindFeed(ctx, tx, job.Args.DID)
-		if err != nil {
-			return err
-		}
 		if err := schema.RecordReading(ctx, tx, job.Args.DID, schema.Reading{
-			Since: since, Now: read, Problem: cause.Error(), RetryLater: true, Reactivated: feed.RereadsRequested != rereads,
+			Since: since, Now: read, Problem: cause.Error(), RetryLater: true, Refused: true, RereadsRequested: rereads,
 		}); err != nil {
 			return err
 		}

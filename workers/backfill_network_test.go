@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/collection"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/schema"
@@ -40,22 +39,15 @@ func TestGapIsReadAsFarBackAsRetentionKeeps(t *testing.T) {
 	execute(t, pool, `INSERT INTO streams (name, wire, host, last_event_at) VALUES ('s', 'jetstream', 'h', now() - interval '36 h')`)
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at)
 		VALUES ('s', now() - interval '48 h', now() - interval '36 h', 'too old', now())`)
-	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1",
-		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
-	require.NoError(t, err)
 	archive := &pastReads{}
 	stored := collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: 24 * time.Hour})
 	client, err := New(withPosts(Config{
-		Shared: Shared{Pool: pool, Projections: registered(t, pool), Bluesky: api, Logger: slog.New(slog.DiscardHandler), Collections: stored},
-		ID:     t.Name(), Reading: Reading{Network: archive},
+		Shared: Shared{Pool: pool, Projections: registered(t, pool), Bluesky: unreachable(t), Logger: slog.New(slog.DiscardHandler),
+			Collections: stored},
+		ID: t.Name(), Reading: Reading{Network: archive},
 	}))
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-client.Stopped()
-	})
+	running(t, client)
 	becomes(t, pool, []string{"closed"}, `SELECT CASE WHEN closed_at IS NULL THEN 'open' ELSE 'closed' END FROM gaps`)
 	var from time.Time
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT from_at FROM gaps`).Scan(&from))

@@ -1,7 +1,6 @@
 package workers
 
 import (
-	"context"
 	"crypto/rand"
 	"io"
 	"log/slog"
@@ -128,12 +127,7 @@ func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook
 	}
 	client, err := New(withPosts(cfg))
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-client.Stopped()
-	})
+	running(t, client)
 	return client
 }
 

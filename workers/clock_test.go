@@ -1,7 +1,6 @@
 package workers
 
 import (
-	"context"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -11,7 +10,6 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
@@ -111,20 +109,12 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	pool := schematest.New(t)
 	set := steps(t, pool)
 	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example')`)
-	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1",
-		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
-	require.NoError(t, err)
 	client, err := New(withPosts(Config{
-		Shared: Shared{Pool: pool, Bluesky: api, Projections: registered(t, pool), Logger: slog.New(slog.DiscardHandler)},
+		Shared: Shared{Pool: pool, Bluesky: unreachable(t), Projections: registered(t, pool), Logger: slog.New(slog.DiscardHandler)},
 		ID:     t.Name(), Alerting: Alerting{AlertInterval: alertInterval},
 	}))
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-client.Stopped()
-	})
+	running(t, client)
 	count := func(sql string, args ...any) (n int) {
 		require.NoError(t, pool.QueryRow(t.Context(), sql, args...).Scan(&n))
 		return n

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/jobs"
@@ -22,20 +21,13 @@ const alice = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"
 // working starts the workers, with the backfill queue paused.
 func working(t *testing.T, pool *pgxpool.Pool) *Client {
 	t.Helper()
-	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1",
-		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
-	require.NoError(t, err)
 	client, err := New(withPosts(Config{
-		Shared: Shared{Pool: pool, Projections: registered(t, pool), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}, ID: t.Name()}))
+		Shared: Shared{Pool: pool, Projections: registered(t, pool), Bluesky: unreachable(t), Logger: slog.New(slog.DiscardHandler)},
+		ID:     t.Name()}))
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-client.Stopped()
-	})
+	running(t, client)
 	synced(t, pool)
 	return client
 }

@@ -52,12 +52,7 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 	var err error
 	r.client, err = New(withPosts(cfg))
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, r.client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-r.client.Stopped()
-	})
+	running(t, r.client)
 	r.calm = schedules(t, r.pool)
 	synced(t, r.pool)
 	return r

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/internal/atproto/bluesky"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/workertest"
 	"github.com/weir-social/weir/jobs"
@@ -57,6 +59,26 @@ func withPosts(cfg Config) Config {
 		return nil
 	})
 	return cfg
+}
+
+// running starts a client, which stops with the test.
+func running(t testing.TB, client *Client) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, client.Start(ctx))
+	t.Cleanup(func() {
+		cancel()
+		<-client.Stopped()
+	})
+}
+
+// unreachable is the client of an API that nobody serves.
+func unreachable(t testing.TB) *bluesky.Client {
+	t.Helper()
+	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1",
+		Logger: slog.New(slog.DiscardHandler), Retries: []time.Duration{time.Millisecond}})
+	require.NoError(t, err)
+	return api
 }
 
 func postKey(did, rkey string) schema.Key {

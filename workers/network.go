@@ -182,10 +182,12 @@ func (w *BackfillAccount) fromNetwork(ctx context.Context, job *river.Job[jobs.B
 // past selects the events of a history, as far back as they are kept.
 func (s *Shared) past(ctx context.Context, of string, most int) (Past, error) {
 	past := Past{Collection: of, Most: most, Includes: func(name string) bool { return inHistory(s.Collections, of, name) }}
-	now, err := schema.EarliestTime(ctx, s.Pool, time.Now()) // retention uses this clock
-	if e, _ := s.Collections.Find(of); e.Retention > 0 {
-		past.Since = now.Add(-e.Retention)
+	e, _ := s.Collections.Find(of)
+	if e.Retention == 0 {
+		return past, nil
 	}
+	now, err := schema.EarliestTime(ctx, s.Pool, time.Now()) // retention uses this clock
+	past.Since = now.Add(-e.Retention)
 	return past, err
 }
 
@@ -235,12 +237,12 @@ func (h *pastReader) fromNetwork(ctx context.Context, histories []history.Accoun
 		return h.postpone(ctx, histories, err, historyRetry, history.Failed)
 	}
 	for i, a := range histories {
-		found := Backfilled{Cut: "the account has reached the limit"}
-		past, err := h.past(ctx, a.Collection, int(h.limited.records))
-		if err != nil {
-			return err
-		}
+		found, err := Backfilled{Cut: "the account has reached the limit"}, error(nil)
 		if h.limited.records > 0 {
+			var past Past
+			if past, err = h.past(ctx, a.Collection, int(h.limited.records)); err != nil {
+				return err
+			}
 			reading, cancel := context.WithTimeout(ctx, h.patience()) // a slow server must not end the job
 			found, err = network.AccountPast(reading, h.did, past)
 			cancel()

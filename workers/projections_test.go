@@ -100,12 +100,7 @@ func counting(t *testing.T, pool *pgxpool.Pool, p schema.Projections) *wordCount
 			return nil
 		}}}))
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-client.Stopped()
-	})
+	running(t, client)
 	return w
 }
 

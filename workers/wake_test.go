@@ -46,12 +46,7 @@ func polling(t *testing.T, pool *pgxpool.Pool, cfg Config) *Client {
 	}}
 	client, err := New(withPosts(cfg))
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, client.Start(ctx))
-	t.Cleanup(func() {
-		cancel()
-		<-client.Stopped()
-	})
+	running(t, client)
 	return client
 }
 

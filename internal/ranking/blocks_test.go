@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestDomainsAreNamedAsInLinks shows that a domain may be written in its own letters, as in the address of a link. SQL
-// does not convert it, and refuses it.
+// TestDomainsAreNamedAsInLinks shows that a domain may be written in any script, as in the address of a link. SQL does
+// not convert it, and refuses it.
 func TestDomainsAreNamedAsInLinks(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -28,7 +28,8 @@ func TestDomainsAreNamedAsInLinks(t *testing.T) {
 		l, err := link.Parse("https://" + strings.TrimPrefix(text, "www.") + "/x")
 		require.NoError(t, err)
 		require.Equal(t, l.Site, block.Target)
-		q, err := ranking.ParseQuery(func(name string) (string, bool) { return text, name == "domain" }, ranking.Limits{Default: 10, Most: 10})
+		asked := func(name string) (string, bool) { return text, name == "domain" }
+		q, err := ranking.ParseQuery(asked, ranking.Limits{Default: 10, Most: 10})
 		require.NoError(t, err)
 		require.Equal(t, want, q.Site)
 	}

@@ -212,7 +212,7 @@ func IsDomain(site string) bool {
 // domain returns a host in the form of links.site: in ASCII.
 func domain(text string) (site string, ok bool) {
 	text = strings.TrimSuffix(text, ".")
-	if len(text) > 4*255 || !hostSyntax.MatchString(text) {
+	if !hostSyntax.MatchString(text) {
 		return "", false
 	}
 	host, err := link.ASCIIHost(text)

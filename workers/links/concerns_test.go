@@ -72,28 +72,30 @@ func TestJobsOmitNewPostsThatShareNothing(t *testing.T) {
 	require.Equal(t, []string{"did:plc:a/1"}, a.named(), "a repair, a listing or a retry names every record")
 }
 
+// works runs the jobs of the last commits.
+func (a author) works(w *ProcessPosts) {
+	a.t.Helper()
+	for _, name := range a.named() {
+		name, fresh, _ := strings.Cut(name, " ")
+		require.NoError(a.t, w.Work(a.t.Context(), &river.Job[ProcessPostsArgs]{JobRow: &rivertype.JobRow{CreatedAt: time.Now(), Attempt: 1},
+			Args: ProcessPostsArgs{Posts: []string{name}, Fresh: fresh == "true"}}))
+	}
+	a.forget()
+}
+
 // TestEditThatDropsTheLinkEndsTheShare follows such an edit through the commits and their jobs.
 func TestEditThatDropsTheLinkEndsTheShare(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	p := registered(t, pool)
 	a, w := newAuthor(t, pool), worker(pool)
-	next := func() {
-		t.Helper()
-		for _, name := range a.named() {
-			name, fresh, _ := strings.Cut(name, " ")
-			require.NoError(t, w.Work(t.Context(), &river.Job[ProcessPostsArgs]{JobRow: &rivertype.JobRow{CreatedAt: time.Now(), Attempt: 1},
-				Args: ProcessPostsArgs{Posts: []string{name}, Fresh: fresh == "true"}}))
-		}
-		a.forget()
-	}
 	linking := plain("1", "1")
 	linking.Record = []byte(`{"$type":"app.bsky.feed.post","text":"see https://x.example/"}`)
 	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{linking}}))
-	next()
+	a.works(w)
 	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
 	require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{plain("1", "2")}}))
-	next()
+	a.works(w)
 	require.Empty(t, shares(t, pool))
 }
 

@@ -1,12 +1,9 @@
 package links
 
 import (
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/testing/schematest"
@@ -23,19 +20,10 @@ func TestExpiredPostThatIsWrittenAnewInOneBatchLosesItsShare(t *testing.T) {
 			pool := schematest.New(t)
 			p := registered(t, pool)
 			a, w := newAuthor(t, pool), worker(pool)
-			next := func() {
-				t.Helper()
-				for _, name := range a.named() {
-					name, fresh, _ := strings.Cut(name, " ")
-					require.NoError(t, w.Work(t.Context(), &river.Job[ProcessPostsArgs]{JobRow: &rivertype.JobRow{CreatedAt: time.Now(), Attempt: 1},
-						Args: ProcessPostsArgs{Posts: []string{name}, Fresh: fresh == "true"}}))
-				}
-				a.forget()
-			}
 			linking := plain("1", "1")
 			linking.Record = []byte(`{"$type":"app.bsky.feed.post","text":"see https://x.example/"}`)
 			require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{linking}}))
-			next()
+			a.works(w)
 			require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
 			_, err := pool.Exec(t.Context(), `DELETE FROM posts`) // the record has expired
 			require.NoError(t, err)
@@ -46,7 +34,7 @@ func TestExpiredPostThatIsWrittenAnewInOneBatchLosesItsShare(t *testing.T) {
 				require.NoError(t, a.commit(p, schema.Batch{Deletions: []schema.Deletion{deletion}}))
 				require.NoError(t, a.commit(p, schema.Batch{Writes: []schema.Write{plain("1", "3")}}))
 			}
-			next()
+			a.works(w)
 			require.Empty(t, shares(t, pool))
 		})
 	}

@@ -51,9 +51,6 @@ const maxRawHost = 4 * 253
 // normalHost returns a host in lower-case ASCII, and its public suffix. It refuses hosts
 // that are not under a public top-level domain.
 func normalHost(host string) (normal, suffix string, err error) {
-	if len(host) > maxRawHost {
-		return "", "", errors.New("host is longer than 253 bytes")
-	}
 	if host, err = ASCIIHost(host); err != nil {
 		return "", "", err
 	}
@@ -92,6 +89,9 @@ func normalHost(host string) (normal, suffix string, err error) {
 // ASCII. The strict rules of IDNA do not apply to plain ASCII: people share hosts
 // with underscores and odd hyphens.
 func ASCIIHost(host string) (string, error) {
+	if len(host) > maxRawHost {
+		return "", errors.New("host is longer than 253 bytes")
+	}
 	ascii := true
 	for i := 0; i < len(host) && ascii; i++ {
 		ascii = host[i] < 0x80

@@ -126,7 +126,7 @@ func readable(path string) string {
 	return delimiters.Replace(composed(path))
 }
 
-// marks are the beginnings of characters that are part of the letter before them: accents, those of kana, Korean vowels.
+// marks finds characters that belong to the letter before them: accents, the marks of kana, the vowels of Korean.
 var marks = regexp.MustCompile(`%C[CD]%|%E3%82%9[9A]|%E1%85%`)
 
 // composed joins letters and their accents, which some programs write as two characters.
@@ -232,9 +232,9 @@ func withoutAMP(path string) string {
 		}
 	case separator == '~' && after == ".html": // /story-100~amp.html
 		return before + after
-	case (separator == '.' || separator == '_') && slices.Contains([]string{"", ".html", ".htm", ".shtml"}, after): // /2026/07/story.amp.html
+	case (separator == '.' || separator == '_') && slices.Contains([]string{"", ".html", ".htm", ".shtml"}, after):
 		if isArticle(before) || isStory(before) {
-			return before + after
+			return before + after // of /2026/07/story.amp.html
 		}
 	}
 	for _, prefix := range [...]string{"/amp", "/platform/amp"} { // /amp/2026/07/story
