@@ -70,7 +70,7 @@ func TestAnyCollection(t *testing.T) {
 	require.True(t, labels["pub.layers.*"] && labels[document], "%v", labels)
 	require.False(t, labels[persona] || labels[mark], "a metric label contains a name that matched a prefix, which is untrusted: %v", labels)
 
-	require.Contains(t, succeed(t, env, "trace", "at://"+did+"/"+persona+"/self"), "It is stored. Only posts and reposts share links.")
+	require.Contains(t, succeed(t, env, "trace", "at://"+did+"/"+persona+"/self"), "It is stored. Records of its collection share no links.")
 	require.Contains(t, succeed(t, env, "trace", "at://"+did+"/com.example.else/self"), "WEIR_COLLECTIONS does not name its collection")
 	sum := succeed(t, env, "audit", "--all", "--settle", "0s")
 	require.Contains(t, sum, "0 missing, 0 extra, 0 stale", sum)

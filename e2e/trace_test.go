@@ -107,6 +107,11 @@ func traceTheUnprocessed(t *testing.T, database, did, rkey string, trace func(na
 	executes(t, database, `DELETE FROM dead_letters`)
 	r, _ = trace(uri)
 	require.Contains(t, r.Message, "It shares a link, but has no share")
+	key := strings.Repeat("ab", 32)
+	executes(t, database, fmt.Sprintf(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES
+		('nostr.1', 'did:nostr:%[1]s', '%[1]s', 'r', 'c', now(), '{"content": "https://news.example/a"}')`, key))
+	r, _ = trace("at://did:nostr:" + key + "/nostr.1/" + key)
+	require.Contains(t, r.Message, "It shares a link, but has no share")
 }
 
 // tracedRecord is a record with its shares.

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/internal/testing/schematest"
+	"github.com/weir-social/weir/schema"
 )
 
 // TestWatchAddReportsTheTarget shows that a target that does not exist is
@@ -39,8 +40,26 @@ func TestWatchAddReportsTheTarget(t *testing.T) {
 	}
 	require.Equal(t, 3, watches())
 
+	// Another number is another threshold of the same watch. What adds a watch without a number, as the configuration does, keeps it.
+	for _, atLeast := range []string{"5", "10", "10"} {
+		said = succeed(t, env, "watch", "add", "--second-degree", atLeast, hub.Handle)
+	}
+	require.Contains(t, said, "already watching "+hub.Handle)
+	added, err := schema.AddWatch(t.Context(), pool, schema.WatchSecondDegree, hub.Handle, 0)
+	require.NoError(t, err)
+	require.False(t, added)
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM watches WHERE kind = 'second-degree' AND at_least = 10`))
+	_, stderr, code := weir(t, env, "watch", "remove", "--kind", "list", hub.Handle)
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "there is no such watch of "+hub.Handle)
+	require.Contains(t, succeed(t, env, "watch", "remove", "--kind", "second-degree", hub.Handle), "no longer watching "+hub.Handle+" (second-degree)\n")
+	require.Equal(t, 3, watches())
+
 	n.Stop()
 	said = succeed(t, env, "watch", "add", "nobody.example")
 	require.Contains(t, said, "watching nobody.example (follows)\nnot checked: ")
 	require.Equal(t, 4, watches())
+	succeed(t, env, "watch", "add", "--second-degree", "5", hub.Handle)
+	require.Contains(t, succeed(t, env, "watch", "remove", hub.Handle), "no longer watching "+hub.Handle+" (follows, second-degree)\n")
+	require.Equal(t, 3, watches())
 }

@@ -44,6 +44,7 @@ CREATE TRIGGER account_deleted_or_back AFTER UPDATE OF status ON accounts FOR EA
 CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.not_recommended <> old.not_recommended OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND (old.status <> 'active'::text OR new.status_at IS DISTINCT FROM old.status_at)) EXECUTE FUNCTION enqueue_reread();
 CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
+CREATE TRIGGER blocked_account_kept AFTER DELETE ON accounts FOR EACH ROW EXECUTE FUNCTION keep_blocked_account();
 CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text OR new.not_recommended) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text OR old.not_recommended) EXECUTE FUNCTION record_account_change();
 
@@ -1925,6 +1926,16 @@ BEGIN
     IF EXISTS (SELECT FROM projections AS l WHERE l.name = 'lexicon') THEN
         PERFORM enqueue_job('judge_account', 'process', jsonb_build_object('did', NEW.did), ARRAY['lexicon']);
     END IF;
+    RETURN NULL;
+END $function$;
+
+-- A blocked account has a row, or it would count when it returns.
+CREATE OR REPLACE FUNCTION public.keep_blocked_account()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO accounts (did) SELECT b.target FROM blocks AS b WHERE b.target = OLD.did AND b.kind = 'account' ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $function$;
 

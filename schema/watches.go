@@ -69,17 +69,19 @@ func FindWatch(ctx context.Context, db DB, id int64) (Watch, error) {
 }
 
 // AddWatch adds a watch and the job that reads its members. added is false if the watch
-// exists. atLeast is for the kind second-degree; 0 means the default.
+// exists. atLeast is for the kind second-degree: 0 means the default, or what the watch has.
 func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (added bool, err error) {
 	const sql = `
-		INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, coalesce(nullif($3, 0), 5)) ON CONFLICT (target, kind) DO NOTHING`
+		INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, coalesce(nullif($3, 0), 5))
+		ON CONFLICT (target, kind) DO UPDATE SET at_least = excluded.at_least WHERE $3 > 0 AND watches.at_least <> excluded.at_least`
 	n, err := Change(ctx, db, "add the watch of "+target, sql, kind, target, atLeast)
 	return n > 0, err
 }
 
-// RemoveWatch removes the watches of a target and returns how many.
-func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
-	return Change(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
+// RemoveWatches removes the watches of targets, all or those of a kind, and returns their kinds.
+func RemoveWatches(ctx context.Context, db DB, kind string, targets ...string) (kinds []string, err error) {
+	const sql = `DELETE FROM watches WHERE target = ANY ($1) AND kind = coalesce(nullif($2, ''), kind) RETURNING kind`
+	return All(ctx, db, "remove the watches of "+targets[0], pgx.RowTo[string], sql, targets, kind)
 }
 
 // SyncWatches adds a job that reads the listings of all watches.

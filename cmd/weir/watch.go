@@ -82,7 +82,9 @@ func addWatch(ctx context.Context, p app.App, w io.Writer, asked app.WatchReques
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(watches, func(other schema.Watch) bool { return other.Kind == kind && other.Target == target }) {
+	if slices.ContainsFunc(watches, func(other schema.Watch) bool {
+		return other.Kind == kind && other.Target == target && (atLeast == 0 || other.AtLeast == atLeast)
+	}) {
 		fmt.Fprintf(w, "already watching %s\n", target)
 		return nil
 	}
@@ -211,26 +213,25 @@ func printWatches(w io.Writer, watches []schema.Watch, now time.Time) error {
 }
 
 func watchRemoveCommand() *cobra.Command {
-	return &cobra.Command{
+	var kind string
+	cmd := &cobra.Command{
 		Use:   "remove TARGET",
-		Short: "Remove a watch: its accounts stop counting at once",
+		Short: "Remove the watches of a target: their accounts stop counting at once",
 		Args:  cobra.ExactArgs(1),
 		RunE: onDatabase(func(ctx context.Context, p app.App, cmd *cobra.Command, args []string) error {
-			n, err := schema.RemoveWatch(ctx, p.Pool(), args[0]) // exactly the given text: SQL may have inserted it
+			targets := []string{args[0]} // also the given text itself: SQL may have inserted it
+			if w, err := p.ParseWatch(args[0]); err == nil && w.Target != "" {
+				targets = append(targets, w.Target)
+			}
+			kinds, err := schema.RemoveWatches(ctx, p.Pool(), kind, targets...)
 			if err != nil {
 				return err
 			}
-			if w, err := p.ParseWatch(args[0]); err == nil && w.Target != args[0] && w.Target != "" {
-				more, err := schema.RemoveWatch(ctx, p.Pool(), w.Target)
-				if err != nil {
-					return err
-				}
-				n += more
+			if len(kinds) == 0 {
+				return fmt.Errorf("there is no such watch of %s: `weir watch list` shows the watches", args[0])
 			}
-			if n == 0 {
-				return fmt.Errorf("there is no watch of %s: `weir watch list` shows the watches", args[0])
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "no longer watching %s\n", args[0])
+			slices.Sort(kinds)
+			fmt.Fprintf(cmd.OutOrStdout(), "no longer watching %s (%s)\n", args[0], strings.Join(kinds, ", "))
 			left, err := schema.Watches(ctx, p.Pool())
 			if err == nil && len(left) == 0 {
 				fmt.Fprintln(cmd.OutOrStdout(), "no watch is left: the whole network is followed now")
@@ -238,6 +239,8 @@ func watchRemoveCommand() *cobra.Command {
 			return err
 		}),
 	}
+	cmd.Flags().StringVar(&kind, "kind", "", "remove only the watch of this kind, as `weir watch list` shows it (default: all of the target)")
+	return cmd
 }
 
 func watchSyncCommand() *cobra.Command {

@@ -126,18 +126,10 @@ func claim(record []byte) time.Time {
 // linksOf returns the identities of the links of a post, a note or an article. They are
 // the same for all spellings of one page.
 func linksOf(ev *consumer.Event) []string {
-	var found link.Post
-	var err error
-	switch ev.Collection {
-	case link.CollectionPost:
-		if link.MayShare(ev.Record) { // most posts have no links
-			found, err = link.InPost(ev.Author, ev.Record)
-		}
-	case link.CollectionNote:
-		found, err = link.InNote(ev.Record)
-	case link.CollectionArticle:
-		found, err = link.InArticle(ev.Record)
+	if ev.Collection == link.CollectionPost && !link.MayShare(ev.Record) {
+		return nil // as most posts
 	}
+	found, err := link.InRecord(ev.Collection, ev.Author, ev.Record)
 	if err != nil || len(found.Links) == 0 {
 		return nil // an error means that it is not a post, whatever its collection is
 	}

@@ -108,9 +108,14 @@ func TestBlockedIsNowhere(t *testing.T) {
 	blocks, err := ranking.Blocks(t.Context(), pool)
 	require.NoError(t, err)
 	require.Equal(t, []int64{3, 6, 0, 4}, []int64{blocks[0].Links, blocks[0].Shares, blocks[1].Links, blocks[1].Shares}, "%v", blocks)
-	_, err = schema.ExpireAccounts(t.Context(), pool, nil, now.AddDate(1, 0, 0), now.AddDate(1, 0, 0), 10)
-	require.NoError(t, err)
-	require.Equal(t, []string{"blocked"}, column(t, pool, `SELECT status FROM accounts WHERE did = 'did:plc:c'`))
+	for _, left := range []string{"blocked", "deactivated"} { // a row that is not needed would be deleted
+		execute(t, pool, `UPDATE accounts SET status = $1 WHERE did = 'did:plc:c'`, left)
+		expired, err := schema.ExpireAccounts(t.Context(), pool, nil, now.AddDate(1, 0, 0), now.AddDate(1, 0, 0), 10)
+		require.NoError(t, err)
+		require.Positive(t, expired.Checked)
+		require.Equal(t, []string{"blocked"}, column(t, pool, `SELECT status FROM accounts WHERE did = 'did:plc:c'`))
+		execute(t, pool, `UPDATE accounts SET check_at = now() WHERE did = 'did:plc:c'`)
+	}
 	for _, block := range blocks {
 		removed, err := ranking.RemoveBlock(t.Context(), pool, block)
 		require.NoError(t, err)

@@ -243,7 +243,7 @@ END $$;
 COMMENT ON FUNCTION enqueue_backfill_all IS 'Requests a backfill of every followed account: its records in every stored collection, as far back as given. Returns the id of the job.';
 
 -- The stream, a sync or a person makes an account active again. In each case its posts are read again. The stream may also
--- report so of an account that was active for all Weir knew, but could not be read.
+-- report so of an account that was taken for active, but could not be read.
 CREATE FUNCTION enqueue_reread() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     followed timestamptz;

@@ -361,10 +361,7 @@ func byCollection(keys []schema.Key) (posts, others []schema.Key) {
 // shared links.
 func Projection() schema.Projection {
 	return schema.Projection{
-		Name: Name, Collections: []string{
-			link.CollectionPost, link.CollectionRepost, link.CollectionNote, link.CollectionNoteRepost, link.CollectionEventRepost,
-			link.CollectionArticle,
-		},
+		Name: Name, Collections: link.Collections(),
 		Tables: []string{"shares", "subjects", "copies"}, Dates: map[string]string{"shares": "shared_at"},
 		Compared: []string{"shares", "projected_subjects"},
 		Concerns: func(collection string, record []byte) bool {

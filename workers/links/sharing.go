@@ -260,16 +260,11 @@ func (p *sharing) add(key schema.Key, createdAt, storedAt time.Time, found *link
 // addOther projects one record of a collection other than posts. It replaces an earlier
 // revision of the record.
 func (p *sharing) addOther(r *schema.Record) {
-	var find func(did string, record []byte) (link.Post, error)
-	switch r.Collection {
-	case link.CollectionNote:
-		find = func(_ string, record []byte) (link.Post, error) { return link.InNote(record) }
-	case link.CollectionArticle:
-		find = func(_ string, record []byte) (link.Post, error) { return link.InArticle(record) }
-	default:
+	if r.Collection != link.CollectionNote && r.Collection != link.CollectionArticle {
 		p.addRepost(r)
 		return
 	}
+	find := func(did string, record []byte) (link.Post, error) { return link.InRecord(r.Collection, did, record) }
 	p.revs[r.Key] = r.Rev
 	found, err := p.worker.links(r.DID, r.Record, find)
 	if err != nil {

@@ -60,10 +60,10 @@ func traceRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Tim
 	switch {
 	case len(shares) > 0:
 		r.Message = explainShares(shares)
-	case r.Stored != nil && key.Collection != schema.PostCollection && key.Collection != repostCollection:
-		r.Message = "It is stored. Only posts and reposts share links."
+	case r.Stored != nil && !slices.Contains(link.Collections(), key.Collection):
+		r.Message = "It is stored. Records of its collection share no links."
 	case r.Stored != nil:
-		r.Message = explainNoShares(r)
+		r.Message = explainNoShares(r, key.Collection)
 	}
 	return nil
 }
@@ -109,9 +109,6 @@ func newShare(s ranking.TracedShare, now time.Time) Share {
 	return share
 }
 
-// repostCollection is the collection of reposts.
-const repostCollection = "app.bsky.feed.repost"
-
 // explainShares explains a record whose shares are stored.
 func explainShares(shares []Share) string {
 	in := map[string]bool{}
@@ -138,7 +135,7 @@ func explainShares(shares []Share) string {
 }
 
 // explainNoShares explains a record that is stored without shares.
-func explainNoShares(r *trace.Record) string {
+func explainNoShares(r *trace.Record, collection string) string {
 	for _, j := range r.Jobs {
 		if j.Records > 0 && j.FinalizedAt == nil {
 			return fmt.Sprintf("It does not count yet: job %d is %s, at attempt %d of %d.", j.ID, j.State, j.Attempt, j.MaxAttempts)
@@ -150,7 +147,7 @@ func explainNoShares(r *trace.Record) string {
 	if r.WaitsFor != "" {
 		return "It does not count yet: it waits until " + r.WaitsFor + " is known and shares a link."
 	}
-	found, err := link.InPost(r.Account.DID, r.Stored.Record)
+	found, err := link.InRecord(collection, r.Account.DID, r.Stored.Record)
 	if err == nil && len(found.Links) == 0 {
 		return "It does not count: it shares no link."
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The collections of records that share links.
 const (
 	CollectionPost    = "app.bsky.feed.post"
 	CollectionNote    = "nostr.1"
@@ -21,6 +20,24 @@ const (
 	CollectionNoteRepost  = "nostr.6"  // of a note
 	CollectionEventRepost = "nostr.16" // of any other event
 )
+
+// Collections returns the collections of records that share links.
+func Collections() []string {
+	return []string{CollectionPost, CollectionRepost, CollectionNote, CollectionNoteRepost, CollectionEventRepost, CollectionArticle}
+}
+
+// InRecord reads the links that a record contains. Reposts contain none, nor do records of other collections.
+func InRecord(collection, did string, record []byte) (Post, error) {
+	switch collection {
+	case CollectionPost:
+		return InPost(did, record)
+	case CollectionNote:
+		return InNote(record)
+	case CollectionArticle:
+		return InArticle(record)
+	}
+	return Post{}, nil
+}
 
 const (
 	maxArticle = 256 * 1024 // bytes of an article in which links are searched

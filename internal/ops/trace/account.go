@@ -16,18 +16,20 @@ import (
 // AccountTrace holds everything known about an account.
 type AccountTrace struct {
 	Account
-	Known       bool         `json:"known"`                  // it has a row in accounts
-	Since       *time.Time   `json:"status_since"`           // by the network's clock; null: no status was ever reported
-	ReadSince   *time.Time   `json:"read_since"`             // everything that it wrote since then is stored
-	FeedRead    *time.Time   `json:"feed_read_at"`           // when its feed was last read
-	Purged      bool         `json:"purged"`                 // after its deletion, nothing of it is left
-	Stored      []Collection `json:"stored"`                 // its records
-	Shares      any          `json:"shares"`                 // what features made of its records
-	Lines       []Line       `json:"-"`                      // the same for people
-	DeadLetters int64        `json:"dead_letters"`           // open ones
-	Resync      string       `json:"resync_cause,omitempty"` // why it is to be compared with its repository
-	Message     string       `json:"message"`                // why it counts or does not
-	Said        []Said       `json:"-"`                      // by features
+	Known bool `json:"known"` // it has a row in accounts
+	// it asks not to be recommended, so it counts only while a watch includes it
+	NotRecommended bool         `json:"not_recommended"`
+	Since          *time.Time   `json:"status_since"`           // by the network's clock; null: no status was ever reported
+	ReadSince      *time.Time   `json:"read_since"`             // everything that it wrote since then is stored
+	FeedRead       *time.Time   `json:"feed_read_at"`           // when its feed was last read
+	Purged         bool         `json:"purged"`                 // after its deletion, nothing of it is left
+	Stored         []Collection `json:"stored"`                 // its records
+	Shares         any          `json:"shares"`                 // what features made of its records
+	Lines          []Line       `json:"-"`                      // the same for people
+	DeadLetters    int64        `json:"dead_letters"`           // open ones
+	Resync         string       `json:"resync_cause,omitempty"` // why it is to be compared with its repository
+	Message        string       `json:"message"`                // why it counts or does not
+	Said           []Said       `json:"-"`                      // by features
 }
 
 // Said is what a feature says of an account.
@@ -66,13 +68,14 @@ type Collection struct {
 // OfAccount collects everything known about an account.
 func OfAccount(ctx context.Context, db schema.DB, did string, features []Feature) (a AccountTrace, err error) {
 	const row = `
-SELECT a.did IS NOT NULL, a.status_at, a.read_since, a.feed_read_at, coalesce(a.status = 'deleted' AND a.purged_for = a.status_at, false),
+SELECT a.did IS NOT NULL, coalesce(a.not_recommended, false), a.status_at, a.read_since, a.feed_read_at,
+       coalesce(a.status = 'deleted' AND a.purged_for = a.status_at, false),
        (SELECT count(*) FROM dead_letters AS d WHERE d.did = $1 AND d.state IN ('open', 'retrying')),
        coalesce((SELECT r.cause FROM resyncs AS r WHERE r.did = $1 AND r.desynchronized_at IS NOT NULL), '')
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
 	a, err = schema.One(ctx, db, "read account "+did, func(r pgx.CollectableRow) (a AccountTrace, err error) {
-		return a, r.Scan(&a.Known, &a.Since, &a.ReadSince, &a.FeedRead, &a.Purged, &a.DeadLetters, &a.Resync)
+		return a, r.Scan(&a.Known, &a.NotRecommended, &a.Since, &a.ReadSince, &a.FeedRead, &a.Purged, &a.DeadLetters, &a.Resync)
 	}, row, did)
 	if err != nil {
 		return a, err
@@ -128,10 +131,14 @@ func (a *AccountTrace) explain() string {
 		return "It does not count: it was deleted " + since + ", as its server or the directory says, and purged."
 	case a.Status == "deleted":
 		return "It does not count: it was deleted " + since + ", as its server or the directory says, and is about to be purged."
+	case a.Status == "blocked":
+		return "It does not count: it is blocked. `weir block list` shows the blocks."
 	case a.Status != "active":
 		return "It does not count: it is " + a.Status + ", as its server said " + since + "."
 	case !a.Followed:
 		return "It does not count: no watch includes it."
+	case a.NotRecommended && len(a.Watches) == 0:
+		return "It does not count: it asks not to be recommended, and no watch includes it."
 	case a.Problem != "":
 		return "It counts, and its feed could not be read: " + a.Problem
 	}

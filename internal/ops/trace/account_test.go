@@ -27,6 +27,7 @@ INSERT INTO accounts (did, handle, status, status_at, purged_for) VALUES
     ('did:plc:active', 'a.example', 'active',    NULL, NULL),
     ('did:plc:hidden', 'h.example', 'hidden',    '2026-11-01T00:00:00Z', NULL),
     ('did:plc:down',   'd.example', 'takendown', '2026-11-02T00:00:00Z', NULL),
+    ('did:plc:block',  'b.example', 'blocked',   '2026-11-02T00:00:00Z', NULL),
     ('did:plc:gone',   NULL,        'deleted',   '2026-11-03T00:00:00Z', '2026-11-03T00:00:00Z');
 INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
 SELECT c, 'did:plc:active', '3mptdaeh3622' || n, 'r', 'c', ('2026-11-0' || n || 'T00:00:00Z')::timestamptz, '{}'
@@ -46,6 +47,7 @@ VALUES ('x', 'lexicon', 'did:plc:active', '', '', 0, now(), now())`)
 			"not said why.",
 		"did:plc:down":     "It does not count: it is takendown, as its server said at 2026-11-02T00:00:00Z.",
 		"did:plc:gone":     "It does not count: it was deleted at 2026-11-03T00:00:00Z, as its server or the directory says, and purged.",
+		"did:plc:block":    "It does not count: it is blocked. `weir block list` shows the blocks.",
 		"did:plc:stranger": "It does not count: no watch includes it.",
 	} {
 		a, err := trace.OfAccount(t.Context(), pool, did, []trace.Feature{shelf})
@@ -69,6 +71,16 @@ VALUES ('x', 'lexicon', 'did:plc:active', '', '', 0, now(), now())`)
 		}
 		require.Empty(t, a.Stored)
 	}
+	_, err = pool.Exec(t.Context(), `UPDATE accounts SET not_recommended = true WHERE did = 'did:plc:active'`)
+	require.NoError(t, err)
+	a, err := trace.OfAccount(t.Context(), pool, "did:plc:active", nil)
+	require.NoError(t, err)
+	require.Equal(t, "It counts: it is active, and followed.", a.Message)
+	_, err = pool.Exec(t.Context(), `DELETE FROM watches`)
+	require.NoError(t, err)
+	a, err = trace.OfAccount(t.Context(), pool, "did:plc:active", nil)
+	require.NoError(t, err)
+	require.Equal(t, "It does not count: it asks not to be recommended, and no watch includes it.", a.Message)
 	for _, name := range []string{"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "@did:plc:aaaaaaaaaaaaaaaaaaaaaaaa",
 		"https://bsky.app/profile/did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"} {
 		target, err := trace.Parse(name, nil)

@@ -308,6 +308,16 @@ COMMENT ON FUNCTION block_account IS 'A blocked account is never active. Other s
 
 CREATE TRIGGER account_blocked BEFORE INSERT OR UPDATE OF status ON accounts FOR EACH ROW WHEN (NEW.status = 'active') EXECUTE FUNCTION block_account();
 
+CREATE FUNCTION keep_blocked_account() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO accounts (did) SELECT b.target FROM blocks AS b WHERE b.target = OLD.did AND b.kind = 'account' ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION keep_blocked_account IS 'A blocked account has a row, or it would count when it returns.';
+
+CREATE TRIGGER blocked_account_kept AFTER DELETE ON accounts FOR EACH ROW EXECUTE FUNCTION keep_blocked_account();
+
 -- Consent: who does not want to be recommended, or to be shown to strangers.
 
 CREATE FUNCTION declare_visibility() RETURNS trigger LANGUAGE plpgsql AS $$
