@@ -52,7 +52,8 @@ func TestWatchAddReportsTheTarget(t *testing.T) {
 	_, stderr, code := weir(t, env, "watch", "remove", "--kind", "list", hub.Handle)
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "there is no such watch of "+hub.Handle)
-	require.Contains(t, succeed(t, env, "watch", "remove", "--kind", "second-degree", hub.Handle), "no longer watching "+hub.Handle+" (second-degree)\n")
+	said = succeed(t, env, "watch", "remove", "--kind", "second-degree", hub.Handle)
+	require.Contains(t, said, "no longer watching "+hub.Handle+" (second-degree)\n")
 	require.Equal(t, 3, watches())
 
 	n.Stop()

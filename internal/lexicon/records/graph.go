@@ -94,7 +94,7 @@ WITH RECURSIVE walk AS (
                 (SELECT f.node AS from_, ` + name("r.to_did", "r.to_collection", "r.to_rkey") + ` AS to_, '' AS via, r.path,
                     true AS forward, r.to_did AS other, row_number() OVER () AS n
                  FROM record_refs AS r
-                 WHERE r.did = f.did AND r.collection = f.collection AND r.rkey = f.rkey AND r.to_rkey IS NOT NULL
+                 WHERE r.did = f.did AND r.collection = f.collection AND r.rkey = f.rkey AND r.to_rkey IS NOT NULL AND` + shown("r.did") + `
                  LIMIT $4 + 1)
                 UNION ALL
                 (SELECT coalesce(` + name("o.to_did", "o.to_collection", "o.to_rkey") + `, ` + name("r.did", "r.collection", "r.rkey") + `),

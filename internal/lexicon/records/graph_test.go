@@ -73,6 +73,13 @@ VALUES ($1, $2, $3, '1', now())`, node(2).Collection, node(2).DID, node(2).Rkey)
 	g, err = Neighbourhood(t.Context(), pool, node(1), 1, 100)
 	require.NoError(t, err)
 	require.Equal(t, []string{node(1).URI()}, uris(g.Nodes), "references by hidden accounts, and their records, must be omitted")
+
+	execute(t, pool, `DELETE FROM accounts`)
+	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ($1, 'takendown')`, node(1).DID)
+	g, err = Neighbourhood(t.Context(), pool, node(1), 1, 100)
+	require.NoError(t, err)
+	require.NotContains(t, uris(g.Nodes), node(5).URI(), "what the hidden record itself refers to must be omitted")
+	require.Contains(t, uris(g.Nodes), set.URI(), "others refer to it")
 }
 
 // TestWalksEqualASearchInMemory shows that in any graph a walk finds the same distances, edges and
