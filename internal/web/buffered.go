@@ -49,20 +49,20 @@ func (s renderSlots) acquire(ctx context.Context) bool {
 
 func (s renderSlots) release() { <-s }
 
-// buffered renders a complete response in one of a few slots, compressed if the client
+// Buffered renders a complete response in one of a few slots, compressed if the client
 // accepts that. It sends the response after it releases the slot: a slow client holds
 // only the compressed bytes.
-func (s *Server) buffered(handle http.HandlerFunc) http.HandlerFunc {
+func (s *Server) Buffered(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.renderBuffered(handle, r).send(w, r)
 	}
 }
 
-// kept is buffered, and sends the response again for a short time to all clients that request
+// kept is Buffered, and sends the response again for a short time to all clients that request
 // the same. Concurrent requests share one rendering.
 func (s *Server) kept(handle http.HandlerFunc) http.HandlerFunc {
 	if s.keep == 0 {
-		return s.buffered(handle)
+		return s.Buffered(handle)
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		key := cacheKey(r)

@@ -95,7 +95,7 @@ func (s *Server) serveDeadLetters(w http.ResponseWriter, r *http.Request) {
 // of other sites, which a browser of the operator may show, cannot do that.
 func (s *Server) handleDeadLetterAPI(mux *http.ServeMux, allowed func(http.Handler) http.Handler) {
 	handle := func(pattern string, handler http.HandlerFunc) {
-		mux.Handle(pattern, allowed(http.NewCrossOriginProtection().Handler(s.buffered(handler))))
+		mux.Handle(pattern, allowed(http.NewCrossOriginProtection().Handler(s.Buffered(handler))))
 	}
 	handle("GET /api/v1/deadletters", func(w http.ResponseWriter, r *http.Request) {
 		f, err := parseDeadLetterFilter(r.URL.RawQuery)

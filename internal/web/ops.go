@@ -59,13 +59,13 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	s.home, s.front.ToIt, s.actions = "/deadletters", say("to_letters"), "/api/v1/deadletters/"
 	mux := http.NewServeMux()
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) }) // the client has gone
-	mux.HandleFunc("/readyz", s.buffered(o.ready))
-	mux.HandleFunc("/health", s.buffered(o.health))
+	mux.HandleFunc("/readyz", s.Buffered(o.ready))
+	mux.HandleFunc("/health", s.Buffered(o.health))
 	mux.Handle("/metrics", o.requireToken(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
 	})))
-	mux.Handle("/deadletters", o.requireToken(s.buffered(s.serveDeadLetters)))
-	mux.Handle("/deadletters/{id}", o.requireToken(s.buffered(s.serveDeadLetter)))
+	mux.Handle("/deadletters", o.requireToken(s.Buffered(s.serveDeadLetters)))
+	mux.Handle("/deadletters/{id}", o.requireToken(s.Buffered(s.serveDeadLetter)))
 	s.handleDeadLetterAPI(mux, o.requireToken)
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.Handle("/debug/pprof/", o.profiles())

@@ -46,10 +46,10 @@ type Alternate struct{ Name, Href, Type string }
 
 // Route is an address. Its response is rendered in one of a few slots, and compressed.
 type Route struct {
-	Pattern  string // of http.ServeMux
-	Handler  http.HandlerFunc
-	Kept     bool // the response is sent again for a short time to all clients that request the same
-	Streamed bool // the response is sent as it is written: it has no slot, and is not compressed
+	Pattern string // of http.ServeMux
+	Handler http.HandlerFunc
+	Kept    bool // the response is sent again for a short time to all clients that request the same
+	Direct  bool // the handler has no slot, and its response is sent as it is written. See Buffered
 
 	Operation *Operation // describes it to clients; nil: it is not part of an API
 }
@@ -68,10 +68,10 @@ func (s *Server) add(mux *http.ServeMux, routes []Route) {
 		switch {
 		case route.Kept:
 			mux.HandleFunc(route.Pattern, s.kept(route.Handler))
-		case route.Streamed:
+		case route.Direct:
 			mux.HandleFunc(route.Pattern, route.Handler)
 		default:
-			mux.HandleFunc(route.Pattern, s.buffered(route.Handler))
+			mux.HandleFunc(route.Pattern, s.Buffered(route.Handler))
 		}
 	}
 }

@@ -47,7 +47,7 @@ func Part() web.Part { return web.Part{Routes: routes, Texts: texts, Alternates:
 func routes(core *web.Server) (all []web.Route) {
 	s := &server{Server: links.New(core), cache: web.NewCache[*keptFeed](maxFeedBytes), turns: make(chan struct{}, feedsAtOnce)}
 	for _, format := range []feedFormat{atomFormat(), jsonFormat()} {
-		all = append(all, web.Route{Pattern: format.path, Handler: s.serveFeed(format), Operation: &web.Operation{
+		all = append(all, web.Route{Pattern: format.path, Handler: s.serveFeed(format), Direct: true, Operation: &web.Operation{
 			Name: format.name, Summary: say("api_" + format.name), Returns: format.returns, Type: format.mediaType,
 			Parameters: links.Parameters(addresses().Parameters, map[string]any{"at_least": feeds.AtLeast, "limit": feedLimit}),
 			Codes:      []int{http.StatusFound, http.StatusNotModified, http.StatusBadRequest},
@@ -117,7 +117,7 @@ type feedEntryView struct {
 	At      time.Time
 }
 
-// serveFeed serves the feed of a view.
+// serveFeed serves the feed of a view. While it waits for the feed, it has no slot: others need it for pages.
 func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := parseFeed(r.URL.RawQuery)
@@ -133,25 +133,30 @@ func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
 			s.WriteUnreadable(w, r, v, err)
 			return
 		}
-		base := s.Base(r)
-		w.Header().Set("Last-Modified", found.changed.UTC().Format(http.TimeFormat))
-		if web.NotModified(w, r, found.etag(format, base, s.feedTitle(v))) {
-			return
-		}
-		if since, err := http.ParseTime(r.Header.Get("If-Modified-Since")); err == nil && r.Header.Get("If-None-Match") == "" &&
-			!found.changed.Truncate(time.Second).After(since) {
-			w.WriteHeader(http.StatusNotModified)
-			return
-		}
-		body, err := format.encode(s.newFeed(found.Feed, v, format, base))
-		if err != nil {
-			s.RenderFailed(w, err)
-			return
-		}
-		w.Header().Set("Content-Type", format.mediaType+"; charset=utf-8")
-		w.WriteHeader(http.StatusOK)
-		w.Write(body) // the client has gone
+		s.Buffered(func(w http.ResponseWriter, r *http.Request) { s.writeFeed(w, r, format, v, found) })(w, r)
 	}
+}
+
+// writeFeed writes a feed in a format.
+func (s *server) writeFeed(w http.ResponseWriter, r *http.Request, format feedFormat, v links.View, found *keptFeed) {
+	base := s.Base(r)
+	w.Header().Set("Last-Modified", found.changed.UTC().Format(http.TimeFormat))
+	if web.NotModified(w, r, found.etag(format, base, s.feedTitle(v))) {
+		return
+	}
+	if since, err := http.ParseTime(r.Header.Get("If-Modified-Since")); err == nil && r.Header.Get("If-None-Match") == "" &&
+		!found.changed.Truncate(time.Second).After(since) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	body, err := format.encode(s.newFeed(found.Feed, v, format, base))
+	if err != nil {
+		s.RenderFailed(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", format.mediaType+"; charset=utf-8")
+	w.WriteHeader(http.StatusOK)
+	w.Write(body) // the client has gone
 }
 
 // parseFeed reads the parameters of a feed.
@@ -180,11 +185,13 @@ func (s *server) feed(ctx context.Context, v links.View) (*keptFeed, error) {
 		// A computation that takes longer than a request is there for the next request.
 		ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 		defer cancel()
+		waiting, over := context.WithTimeout(ctx, web.QueryTimeout) // by then, whoever asked first has gone
+		defer over()
 		select {
 		case s.turns <- struct{}{}:
 			defer func() { <-s.turns }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-waiting.Done():
+			return nil, waiting.Err()
 		}
 		if found := s.fresh(key, s.Now()); found != nil { // computed a moment ago
 			return found, nil

@@ -1,10 +1,13 @@
 package feeds
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"github.com/weir-social/weir/internal/ranking"
 	"github.com/weir-social/weir/internal/ranking/feeds"
+	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/webtest"
 	"github.com/weir-social/weir/internal/web"
 	"github.com/weir-social/weir/internal/web/links"
@@ -357,4 +361,44 @@ func TestFeedHasTheNetworkOfTheView(t *testing.T) {
 		require.Contains(t, r.Get("/feed.json?at_least=1&network="+network), address)
 		require.NotContains(t, r.Get("/feed.json?at_least=1&network="+other), address)
 	}
+}
+
+// TestFeedsThatWaitLeavePagesAlone shows that feeds that take long, of which anyone can request any number, take
+// no page the place.
+func TestFeedsThatWaitLeavePagesAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fillFeed(3)
+	tx, err := r.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) // after a failure, or nothing would end
+	_, err = tx.Exec(t.Context(), `LOCK TABLE feeds`)
+	require.NoError(t, err)
+	var asking, answered sync.WaitGroup
+	code := func(address string) int { // Do would ask again
+		rec, req := httptest.NewRecorder(), httptest.NewRequestWithContext(context.Background(), http.MethodGet, address, nil)
+		req.RemoteAddr = "127.0.0.1:1000"
+		r.Handler.ServeHTTP(rec, req)
+		return rec.Code
+	}
+	for n := range 30 {
+		asking.Add(1)
+		answered.Go(func() {
+			asking.Done()
+			code(fmt.Sprintf("/feed.atom?at_least=%d", n+3))
+		})
+	}
+	asking.Wait()
+	eventually.True(t, func() bool {
+		var waiting int
+		require.NoError(t, r.Pool.QueryRow(t.Context(),
+			`SELECT count(*) FROM pg_locks WHERE relation = 'feeds'::regclass AND NOT granted`).Scan(&waiting))
+		return waiting == feedsAtOnce
+	}, 5*time.Millisecond)
+	for _, address := range []string{"/", "/api/v1/trending"} {
+		require.Equal(t, http.StatusOK, code(address), address)
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+	answered.Wait()
+	require.Len(t, r.entries("/feed.atom"), 1)
 }

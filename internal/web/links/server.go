@@ -48,7 +48,7 @@ func (s *Server) routes() []web.Route {
 		{Pattern: "/{$}", Handler: s.servePage, Kept: true},
 		{Pattern: "/links/{id}", Handler: s.linkHandler(linkPages().Parameters, s.serveLinkPage), Kept: true},
 		{Pattern: "/api/v1/trending", Handler: s.serveTrending, Operation: trendingOperation()},
-		{Pattern: "/api/v1/trending/stream", Handler: s.serveStream, Streamed: true, Operation: streamOperation()},
+		{Pattern: "/api/v1/trending/stream", Handler: s.serveStream, Direct: true, Operation: streamOperation()},
 		{Pattern: "/api/v1/links/{id}", Handler: s.linkHandler(linkParameters(), s.serveLink), Operation: linkOperation()},
 		{Pattern: "/api/v1/links/{id}/shares", Handler: s.linkHandler(shareParameters(), s.serveLinkShares), Operation: sharesOperation()},
 	}
