@@ -60,12 +60,13 @@ type Reading struct {
 	Compared         bool   // compared with the repository
 	RereadsRequested int    // Feed.RereadsRequested, read before the account was
 	RetryLater       bool   // the read or the comparison failed: try again later
-	Refused          bool   // by its server: try again soon if a reread was requested since it began
+	RequestedAgain   bool   // the job was promoted after it began
 }
 
 // RecordReading stores the result of reading an account's posts. It takes the
 // account off the gaps that waited for this read, and closes the gaps that have no
-// accounts left.
+// accounts left. If the read failed, and another one was requested since it began, RecordReading requests it: the
+// account may have returned meanwhile.
 func RecordReading(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
 	// The next attempt for an account that could not be read comes after as long as
 	// it has been unreadable: at least an hour, at most a day.
@@ -79,12 +80,19 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     feed_problem = excluded.feed_problem,
     read_since   = least(a.read_since, excluded.read_since),
     reread_since = CASE WHEN $8 AND a.reread_count = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
-    reread_at    = CASE WHEN NOT $7 THEN a.reread_at
-                        WHEN $10 AND a.reread_count <> $9 THEN $3 + interval '1 minute'
-                        ELSE $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day') END`
-	if _, err := tx.Exec(ctx, feed, did, NullTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared,
-		r.RereadsRequested, r.Refused); err != nil {
-		return fmt.Errorf("store the state of the feed of %s: %w", did, err)
+    reread_at    = CASE WHEN $7 THEN $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day')
+                   ELSE a.reread_at END
+RETURNING a.reread_count <> $9`
+	requested, err := One(ctx, tx, "store the state of the feed of "+did, pgx.RowTo[bool], feed, did, NullTime(r.Newest), r.Now, r.Problem,
+		r.CompleteSince, r.Since, r.RetryLater, r.Compared, r.RereadsRequested)
+	if err != nil {
+		return err
+	}
+	if r.RetryLater && (requested || r.RequestedAgain) {
+		const again = `SELECT enqueue_request(jsonb_build_object('account', $1::text, 'since', $2::timestamptz, 'priority', 1))`
+		if err := Exec(ctx, tx, "request another read of "+did, again, did, r.Since); err != nil {
+			return err
+		}
 	}
 	return settleGaps(ctx, tx, did, r)
 }
@@ -101,7 +109,7 @@ SET priority     = least(priority, $2),
     args         = CASE WHEN (args ->> 'since')::timestamptz > $3 THEN jsonb_set(args, '{since}', to_jsonb($5::text)) ELSE args END
                    || jsonb_build_object('requests', coalesce((args ->> 'requests')::int, 0) + 1,
                                          'not_before', greatest((args ->> 'not_before')::timestamptz, $4)),
-    scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
+    scheduled_at = CASE WHEN state <> 'running' THEN least(scheduled_at, $4) ELSE scheduled_at END
 WHERE id = ANY ($1) AND state IN ` + UnfinishedStates + `
 RETURNING id`
 	return All(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano), reasons)

@@ -237,7 +237,8 @@ func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidde
 }
 
 // replaceMembers adds the new members of a watch, and removes those that are neither
-// members nor hidden.
+// members nor hidden. One whose status has changed since the listing began stays until the next
+// one: it may have been hidden when its page was read, and have returned before it was looked up.
 func (c *MemberChanges) replaceMembers(
 	ctx context.Context, tx pgx.Tx, watch int64, members []Member, hidden []string, began time.Time,
 ) (err error) {
@@ -255,8 +256,9 @@ SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
 	}
 	const removed = `
 DELETE FROM watch_members AS w
-WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)`
-	c.Removed, err = Change(ctx, tx, fmt.Sprintf("remove members of watch %d", watch), removed, watch, did, hidden)
+WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)
+  AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status_at >= $4)`
+	c.Removed, err = Change(ctx, tx, fmt.Sprintf("remove members of watch %d", watch), removed, watch, did, hidden, began)
 	return err
 }
 

@@ -343,7 +343,7 @@ func (w *BackfillAccount) unavailable(
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
 			return err
 		}
-		var now jobs.BackfillAccount // waits for a gap that promotes the job meanwhile, or the gap finds it ended
+		var now jobs.BackfillAccount // waits for a request that promotes the job meanwhile, or the request finds it ended
 		if _, err := schema.LockJob(ctx, tx, job.ID, &now); err != nil {
 			return err
 		}
@@ -351,8 +351,12 @@ func (w *BackfillAccount) unavailable(
 		if err != nil {
 			return err
 		}
+		if now.Since.Before(since) {
+			since = now.Since
+		}
 		if err := schema.RecordReading(ctx, tx, job.Args.DID, schema.Reading{
-			Since: since, Now: read, Problem: cause.Error(), RetryLater: true, Refused: true, RereadsRequested: rereads,
+			Since: since, Now: read, Problem: cause.Error(), RetryLater: true, RereadsRequested: rereads,
+			RequestedAgain: now.Requests != job.Args.Requests,
 		}); err != nil {
 			return err
 		}

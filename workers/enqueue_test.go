@@ -113,6 +113,17 @@ func TestSQLAndGoShareOneJobPerAccount(t *testing.T) {
 		require.Equal(t, 3, found[0].Priority, "a worse reason must change nothing")
 		require.WithinRange(t, found[0].Since, began.Add(-48*time.Hour), time.Now().Add(-48*time.Hour))
 	})
+	t.Run("before a retry in some hours", func(t *testing.T) {
+		t.Parallel()
+		pool := schematest.New(t)
+		client := working(t, pool)
+		fromGo(t, pool, client, time.Now(), jobs.PriorityManual)
+		_, err := pool.Exec(t.Context(), `UPDATE river_job SET attempt = 11, state = 'retryable', scheduled_at = now() + interval '4 hours'
+			WHERE kind = 'backfill_account'`)
+		require.NoError(t, err)
+		require.Equal(t, 0, fromGo(t, pool, client, time.Now(), jobs.PriorityManual))
+		becomes(t, pool, []string{"available"}, `SELECT state::text FROM river_job WHERE kind = 'backfill_account'`)
+	})
 	t.Run("after the end", func(t *testing.T) {
 		t.Parallel()
 		pool := schematest.New(t)

@@ -148,8 +148,30 @@ func TestRefusedAccountIsReadWhenItReturns(t *testing.T) {
 CREATE FUNCTION returns() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.reread_count := OLD.reread_count + 1; RETURN NEW; END $$;
 CREATE TRIGGER returns BEFORE UPDATE ON accounts FOR EACH ROW WHEN (NEW.feed_problem = OLD.feed_problem AND NEW.feed_problem = '')
     EXECUTE FUNCTION returns()`) // when the job locks the row, to store that it was refused
+	ended := `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`
+	before := r.count(ended)
 	request()
-	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_problem <> '' AND reread_at <= now() + interval '1 minute'`)
+	r.becomes(before+2, ended)
+	r.idle()
+	require.Equal(t, before+2, r.count(ended), "it is refused again, and nobody has requested more")
+}
+
+// TestRefusedReadThatIsRequestedAgainIsRepeated requests an account again after its server refused it, and before the job ends.
+func TestRefusedReadThatIsRequestedAgainIsRepeated(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.follows(did)
+	r.execute(`DELETE FROM river_job WHERE kind = 'request_backfill'`) // the second read of a new follow
+	require.NoError(t, r.net.Deactivate(did))
+	awaited, release := r.holdingFeed(did)
+	r.execute(`SELECT enqueue_backfill($1, interval '1 day')`, did)
+	awaited()
+	require.NoError(t, r.net.Reactivate(did))
+	r.execute(`SELECT enqueue_backfill($1, interval '2 days')`, did)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'running' AND args -> 'requests' = '1'`)
+	release()
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_problem = '' AND reread_since IS NULL AND read_since < now() - interval '47 hours'`)
 }
 
 // TestGapOfARepositoryThatRefuses covers a repository that refuses or is

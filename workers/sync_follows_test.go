@@ -251,6 +251,7 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	require.NoError(t, r.net.Deactivate(followed[1]))
 	require.NoError(t, r.net.Deactivate(followed[2]))
 	require.NoError(t, r.net.Unfollow(hub.DID, followed[3]))
+	require.NoError(t, r.net.Deactivate(followed[4]))
 	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just reported it as active
 
 	// After ten failures in a row the client would not call the service for a while.
@@ -259,10 +260,15 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	r.becomes(2, `SELECT count(*) FROM watches WHERE problem <> ''`)
 	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM watch_members`))
 	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
+	require.NoError(t, r.net.Reactivate(followed[4])) // after the listing, and before it is looked up
+	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[4])
 	r.net.ClearCallFaults()
+	r.becomes(0, `SELECT count(*) FROM watches WHERE problem <> ''`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM watch_members WHERE did = $1`, followed[4]))
 
 	sync()
 	require.Equal(t, "hidden", status(followed[0]))
+	require.Equal(t, "active", status(followed[4]))
 	require.Equal(t, "hidden", status(followed[1]))
 	require.Equal(t, "active", status(followed[2]))
 	require.Equal(t, len(followed)-1, r.count(`SELECT count(*) FROM watch_members WHERE watch_id = 1`), "all but the one unfollowed")
