@@ -387,6 +387,9 @@ func (s *session) flush(ctx context.Context) error {
 	s.events, s.frames = len(b.events), len(b.frames)
 	if s.behind && s.resume.settled {
 		at := s.base
+		if conn, ok := s.conn.(Refiltered); ok && conn.Refiltered() {
+			at.FilterHash = ""
+		}
 		advance(&at, &s.tail)
 		s.anchors.mark(&at)
 		if time.Duration(s.lag.Load()) < liveWithin {

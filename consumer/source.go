@@ -80,6 +80,13 @@ type Filtered interface {
 	SetFilter(ctx context.Context, f Filter) error
 }
 
+// Refiltered is a connection of a Filtered source whose filter may change while it is open.
+type Refiltered interface {
+	// Refiltered reports whether that has happened. Its events are no longer all those of one filter, even if it has
+	// its first one again, so its position is of none. It is safe for concurrent use.
+	Refiltered() bool
+}
+
 // A Wire is a format of frames.
 type Wire struct {
 	// Name is stored with dead letters. A format keeps its name in every version.

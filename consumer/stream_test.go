@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/internal/testing/eventually"
 	"github.com/weir-social/weir/internal/testing/schematest"
 	"github.com/weir-social/weir/internal/testing/simnet"
@@ -446,4 +448,31 @@ func refusesTimes(t *testing.T, source consumer.Source) {
 	}, nil)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 4, attempts)
+}
+
+// TestPositionUnderAChangedFilterIsOfNone changes the filter of a connection and then back: for a moment an account
+// was missing, so no later connection may resume exactly where this one ends.
+func TestPositionUnderAChangedFilterIsOfNone(t *testing.T) {
+	t.Parallel()
+	s := newStreamOf(t, wireOf(t, "jetstream v1"), history{events: 300})
+	var everybody []string
+	for _, h := range s.net.Happened() {
+		if !slices.Contains(everybody, h.did) {
+			everybody = append(everybody, h.did)
+		}
+	}
+	source, err := jetstream.New(jetstream.Config{
+		Filter: consumer.Filter{Accounts: everybody}, RenewEvery: time.Hour,
+		Config: shortWaits([]string{s.net.Endpoint()}, time.Second, slog.New(slog.DiscardHandler)),
+	})
+	require.NoError(t, err)
+	stop := s.run(func(cfg *consumer.Config) { cfg.Source = source })
+	s.reads()
+	s.until(1, `SELECT count(*) FROM streams WHERE filter_hash = $1`, source.FilterHash())
+	for _, accounts := range [][]string{everybody[1:], everybody} {
+		require.NoError(t, source.SetFilter(t.Context(), consumer.Filter{Accounts: accounts}))
+	}
+	s.net.Play(50)
+	s.until(1, `SELECT count(*) FROM streams WHERE filter_hash = ''`)
+	stop()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -22,13 +23,17 @@ type conn struct {
 	events bool          // it is of subscribeEvents, and its filter cannot change
 	zip    *zstd.Decoder // nil: frames are plain
 
-	leaving bool // it ends for a changed filter; guarded by the client's lock
-	serves  bool // used by the reading goroutine
+	changed atomic.Bool // its filter
+	leaving bool        // it ends for a changed filter; guarded by the client's lock
+	serves  bool        // used by the reading goroutine
 
 	// Used by the decoding goroutine.
 	decode   decoder
 	unzipped []byte
 }
+
+// Refiltered implements consumer.Refiltered.
+func (k *conn) Refiltered() bool { return k.changed.Load() }
 
 // setFilter replaces the filter of the connection.
 func (k *conn) setFilter(ctx context.Context, f filter) error {
@@ -36,6 +41,7 @@ func (k *conn) setFilter(ctx context.Context, f filter) error {
 	if err != nil {
 		return err
 	}
+	k.changed.Store(true)
 	return k.Send(ctx, message)
 }
 
