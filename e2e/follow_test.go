@@ -314,8 +314,32 @@ func TestKillWhileFollowing(t *testing.T) {
 	without := func(a, b []string) []string {
 		return slices.DeleteFunc(slices.Clone(a), func(post string) bool { return slices.Contains(b, post) })
 	}
-	require.Empty(t, without(want, ours), "missing")
+	missing := without(want, ours)
+	if len(missing) > 0 {
+		did, _, _ := strings.Cut(missing[0], "/")
+		t.Log(historyOf(t, pool, n, did))
+	}
+	require.Empty(t, missing, "missing")
 	require.Empty(t, without(ours, want), "not deleted")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
 	stopServe(t, serve)
+}
+
+// historyOf tells what Weir knows of an account and did for it, and what the network said of it.
+func historyOf(t *testing.T, pool *pgxpool.Pool, n *simnet.Net, did string) string {
+	t.Helper()
+	var rows []string
+	require.NoError(t, pool.QueryRow(t.Context(), `
+		SELECT array(SELECT to_jsonb(a)::text FROM accounts AS a WHERE did = $1)
+		    || array(SELECT to_jsonb(w)::text FROM watch_members AS w WHERE did = $1)
+		    || array(SELECT to_jsonb(j)::text FROM river_job AS j WHERE args ->> 'did' = $1 OR args ->> 'account' = $1
+		                OR kind IN ('sync_follows', 'request_backfill') ORDER BY id)
+		    || array(SELECT to_jsonb(s)::text FROM streams AS s)`, did).Scan(&rows))
+	for _, e := range n.Log().Entries() {
+		if e.DID == did {
+			rows = append(rows, fmt.Sprintf("%s %s %s %s %s active=%t %s", time.UnixMicro(e.TimeUS).UTC().Format(time.RFC3339Nano), e.Kind,
+				e.Collection, e.Rkey, e.Operation, e.Active, e.Status))
+		}
+	}
+	return strings.Join(rows, "\n")
 }
