@@ -158,7 +158,7 @@ CREATE TABLE blocked_links (
 );
 CREATE INDEX blocked_links_block ON blocked_links USING btree (block_id);
 
--- What is in no ranking, feed or page. Add and delete rows freely: the counts change in the same transaction. What is blocked is stored all the same.
+-- What is in no ranking or page, and after five minutes in no feed. Add and delete rows freely: the counts change in the same transaction. What is blocked is stored all the same.
 CREATE TABLE blocks (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     kind text COLLATE "C" NOT NULL, -- account; domain: every link to it or to a subdomain, future ones too; link.
@@ -1195,7 +1195,7 @@ CREATE TABLE streams (
     anchor jsonb, -- The identity of the last committed frame that has one. A resume must deliver that frame again.
     anchors bigint[], -- Hashes of the last events of eight different accounts, the latest first. A resume that delivers one of them has missed nothing since. NULL: none is known.
     anchor_seqs bigint[], -- The sequence numbers of anchors, in their order, for a source whose servers may omit one of them. 0: unknown. NULL: the source needs none.
-    filter_hash text DEFAULT ''::text NOT NULL, -- A hash of the filter that the stream was read with. A resume with another filter proves nothing.
+    filter_hash text DEFAULT ''::text NOT NULL, -- A hash of the filter that the stream was read with; empty: it has changed meanwhile. A resume with another filter proves nothing.
     last_event_at timestamp with time zone, -- When the last committed event happened, by the server's clock.
     written_at timestamp with time zone, -- When the last committed event was written, by the authors' clocks: last_event_at minus the median delay between an event's rev and its date, over the last hundred events.
     caught_up_at timestamp with time zone, -- The latest moment at which the stream was known to have nothing unread. A quiet stream moves this, not the cursor.

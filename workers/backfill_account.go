@@ -168,7 +168,11 @@ func (p *feedPlace) compared(priority int) bool {
 func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace) error {
 	begins := at.Repository.Began.IsZero()
 	if begins {
-		at.Repository.Began = time.Now()
+		feed, err := schema.FindFeed(ctx, w.Pool, job.Args.DID)
+		if err != nil {
+			return err
+		}
+		at.Repository.Began, at.Repository.RereadsRequested = time.Now(), feed.RereadsRequested // also if no request succeeds
 	}
 	requestCtx, cancel := context.WithTimeout(ctx, w.patience()) // a server that does not respond must not end the job
 	defer cancel()

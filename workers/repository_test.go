@@ -187,6 +187,7 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	_, err := r.net.PostNow(did, "posted in the gap")
 	require.NoError(t, err)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.sync.getLatestCommit"}))
+	r.execute(`UPDATE accounts SET reread_count = 3`) // the account was away before
 	r.execute(addGap)
 	r.becomes(1, `
 		SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1
@@ -195,6 +196,8 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 		"the post must be read from the feed")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL AND reread_at > now()`))
+	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'request_backfill' AND args ? 'account'`),
+		"nobody has requested another read meanwhile")
 
 	// An unreachable repository is requested a few times.
 	r.pauses(jobs.QueueBackfill)

@@ -41,7 +41,6 @@ func (k *conn) setFilter(ctx context.Context, f filter) error {
 	if err != nil {
 		return err
 	}
-	k.changed.Store(true)
 	return k.Send(ctx, message)
 }
 

@@ -220,6 +220,7 @@ func (c *Client) change(ctx context.Context, k *conn, f filter) error {
 		time.AfterFunc(due.Sub(now), func() { k.Leave(errors.New("the filter has changed")) })
 		return nil
 	}
+	k.changed.Store(true)
 	if err := k.setFilter(ctx, f); err != nil {
 		return fmt.Errorf("change the filter: %w", err)
 	}

@@ -32,7 +32,7 @@ COMMENT ON COLUMN streams.cursor_kind IS 'seq: a sequence number of host; time: 
 COMMENT ON COLUMN streams.anchor IS 'The identity of the last committed frame that has one. A resume must deliver that frame again.';
 COMMENT ON COLUMN streams.anchors IS 'Hashes of the last events of eight different accounts, the latest first. A resume that delivers one of them has missed nothing since. NULL: none is known.';
 COMMENT ON COLUMN streams.anchor_seqs IS 'The sequence numbers of anchors, in their order, for a source whose servers may omit one of them. 0: unknown. NULL: the source needs none.';
-COMMENT ON COLUMN streams.filter_hash IS 'A hash of the filter that the stream was read with. A resume with another filter proves nothing.';
+COMMENT ON COLUMN streams.filter_hash IS 'A hash of the filter that the stream was read with; empty: it has changed meanwhile. A resume with another filter proves nothing.';
 COMMENT ON COLUMN streams.last_event_at IS 'When the last committed event happened, by the server''s clock.';
 COMMENT ON COLUMN streams.written_at IS 'When the last committed event was written, by the authors'' clocks: last_event_at minus the median delay between an event''s rev and its date, over the last hundred events.';
 COMMENT ON COLUMN streams.caught_up_at IS 'The latest moment at which the stream was known to have nothing unread. A quiet stream moves this, not the cursor.';

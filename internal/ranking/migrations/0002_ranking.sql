@@ -241,7 +241,7 @@ CREATE TABLE blocks (
     CHECK (CASE kind WHEN 'account' THEN target LIKE 'did:_%' WHEN 'domain' THEN target ~ '^[!-~]+$' AND target !~ '[/:@]' WHEN 'link' THEN target <> '' ELSE false END)
 );
 
-COMMENT ON TABLE  blocks IS 'What is in no ranking, feed or page. Add and delete rows freely: the counts change in the same transaction. What is blocked is stored all the same.';
+COMMENT ON TABLE  blocks IS 'What is in no ranking or page, and after five minutes in no feed. Add and delete rows freely: the counts change in the same transaction. What is blocked is stored all the same.';
 COMMENT ON COLUMN blocks.kind IS 'account; domain: every link to it or to a subdomain, future ones too; link.';
 COMMENT ON COLUMN blocks.target IS 'A DID; a host in ASCII (xn--…), without www.; the identity of a link. The URL under which a link is shown becomes its identity.';
 

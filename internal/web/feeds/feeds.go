@@ -129,11 +129,13 @@ func (s *server) serveFeed(format feedFormat) http.HandlerFunc {
 			return
 		}
 		found, err := s.feed(r.Context(), v)
-		if err != nil {
-			s.WriteUnreadable(w, r, v, err)
-			return
-		}
-		s.Buffered(func(w http.ResponseWriter, r *http.Request) { s.writeFeed(w, r, format, v, found) })(w, r)
+		s.Buffered(func(w http.ResponseWriter, r *http.Request) {
+			if err != nil {
+				s.WriteUnreadable(w, r, v, err)
+				return
+			}
+			s.writeFeed(w, r, format, v, found)
+		})(w, r)
 	}
 }
 
