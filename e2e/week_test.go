@@ -339,6 +339,8 @@ func (w *week) sizes() map[string]int {
 	}, "jobs are left")
 	finishes(w.t, 50*time.Millisecond, func() (int, error) { return tryCount(w.pool, `SELECT count(*) FROM pending_counts`) },
 		"not everything is counted")
+	finishes(w.t, 50*time.Millisecond, func() (int, error) { return tryCount(w.pool, `SELECT count(*) FROM listing_members`) },
+		"rows of a listing are left")
 	all := map[string]int{}
 	for _, table := range texts(w.t, w.pool, `
 		SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition

@@ -117,7 +117,7 @@ func describeNetworkBackfill(b schema.NetworkBackfill) string {
 	case b.ReadTo == nil:
 		state = "waiting"
 	}
-	words := []string{state, fmt.Sprintf("%d %% of %s to %s", int(100*b.Rest().Sub(b.From).Seconds()/b.To.Sub(b.From).Seconds()),
+	words := []string{state, fmt.Sprintf("%d %% of %s to %s", int(100*(b.Rest().Sub(b.From).Seconds()/b.To.Sub(b.From).Seconds())),
 		b.From.UTC().Format(time.RFC3339), b.To.UTC().Format(time.RFC3339)),
 		output.Count(b.Events, "event", "events"), output.Count(b.Records, "record", "records") + " changed"}
 	if b.Gap != nil {
