@@ -59,7 +59,8 @@ func TestTwoNetworksInOneDatabase(t *testing.T) {
 	require.Equal(t, 32, count(t, pool, `SELECT count(*) FROM seen`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps WHERE stream LIKE 'nostr:%'`))
-	require.Contains(t, succeed(t, env, "trace", "at://did:nostr:"+last.Author+"/nostr.1/"+last.ID), "It does not count: it shares no link.")
+	traced := succeed(t, env, "trace", "at://did:nostr:"+last.Author+"/nostr.1/"+last.ID)
+	require.Contains(t, traced, "It does not count: it shares no link.")
 	require.NotContains(t, succeed(t, env, "config"), "0000000007")
 
 	eventually.True(t, func() bool {

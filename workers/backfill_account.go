@@ -166,17 +166,20 @@ func (p *feedPlace) compared(priority int) bool {
 // refuses, after a few attempts when it is unreachable, and after some hours of
 // rate limiting.
 func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace) error {
+	feed, err := schema.FindFeed(ctx, w.Pool, job.Args.DID)
+	if err != nil {
+		return err
+	}
+	if at.Repository.Rev == "" { // before the revision is requested, so that later rereads stay open; also if no request succeeds
+		at.Repository.RereadsRequested = feed.RereadsRequested
+	}
 	begins := at.Repository.Began.IsZero()
 	if begins {
-		feed, err := schema.FindFeed(ctx, w.Pool, job.Args.DID)
-		if err != nil {
-			return err
-		}
-		at.Repository.Began, at.Repository.RereadsRequested = time.Now(), feed.RereadsRequested // also if no request succeeds
+		at.Repository.Began = time.Now()
 	}
 	requestCtx, cancel := context.WithTimeout(ctx, w.patience()) // a server that does not respond must not end the job
 	defer cancel()
-	err := w.compareRepository(requestCtx, job, repo, at)
+	err = w.compareRepository(requestCtx, job, repo, feed, at)
 	_, api := errors.AsType[*bluesky.Error](err)
 	limited := api && classify(err) == postponed
 	if errors.Is(err, bluesky.ErrGone) {

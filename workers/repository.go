@@ -336,15 +336,10 @@ func tidAt(t time.Time) string {
 // compareRepository compares and repairs the next page of an account's
 // repository, and commits the new position.
 func (w *BackfillAccount) compareRepository(
-	ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace,
-) error {
+	ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, feed schema.Feed, at *feedPlace,
+) (err error) {
 	place := *at
-	feed, err := schema.FindFeed(ctx, w.Pool, job.Args.DID)
-	if err != nil {
-		return err
-	}
 	if place.Repository.Rev == "" {
-		place.Repository.RereadsRequested = feed.RereadsRequested // read before the revision: later requests stay open
 		if place.Repository.Rev, err = w.Bluesky.LatestRev(ctx, job.Args.DID); err != nil {
 			return err
 		}

@@ -127,15 +127,22 @@ func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 	read(both[1])
 }
 
+// followsInactive follows the busiest account, which becomes inactive after it was read once.
+func (r *rig) followsInactive() (did string) {
+	r.t.Helper()
+	did, _ = r.busiest()
+	r.follows(did)
+	r.execute(`DELETE FROM river_job WHERE kind = 'request_backfill'`) // the second read of a new follow
+	require.NoError(r.t, r.net.Deactivate(did))
+	return did
+}
+
 // TestRefusedAccountIsReadWhenItReturns covers accounts that were inactive when their posts were read, which no stream
 // had reported. One that becomes active again is read at once, or soon if it does so while the read is being refused.
 func TestRefusedAccountIsReadWhenItReturns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	did, _ := r.busiest()
-	r.follows(did)
-	r.execute(`DELETE FROM river_job WHERE kind = 'request_backfill'`) // the second read of a new follow
-	require.NoError(t, r.net.Deactivate(did))
+	did := r.followsInactive()
 	request := func() { r.execute(`SELECT enqueue_backfill($1, interval '1 day')`, did) }
 	request()
 	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_problem <> '' AND status = 'active' AND reread_at > now() + interval '50 minutes'`)
@@ -160,10 +167,7 @@ CREATE TRIGGER returns BEFORE UPDATE ON accounts FOR EACH ROW WHEN (NEW.feed_pro
 func TestRefusedReadThatIsRequestedAgainIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	did, _ := r.busiest()
-	r.follows(did)
-	r.execute(`DELETE FROM river_job WHERE kind = 'request_backfill'`) // the second read of a new follow
-	require.NoError(t, r.net.Deactivate(did))
+	did := r.followsInactive()
 	awaited, release := r.holdingFeed(did)
 	r.execute(`SELECT enqueue_backfill($1, interval '1 day')`, did)
 	awaited()
@@ -171,7 +175,8 @@ func TestRefusedReadThatIsRequestedAgainIsRepeated(t *testing.T) {
 	r.execute(`SELECT enqueue_backfill($1, interval '2 days')`, did)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'running' AND args -> 'requests' = '1'`)
 	release()
-	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_problem = '' AND reread_since IS NULL AND read_since < now() - interval '47 hours'`)
+	r.becomes(1, `SELECT count(*) FROM accounts
+		WHERE feed_problem = '' AND reread_since IS NULL AND read_since < now() - interval '47 hours'`)
 }
 
 // TestGapOfARepositoryThatRefuses covers a repository that refuses or is

@@ -239,7 +239,7 @@ func watchRemoveCommand() *cobra.Command {
 			return err
 		}),
 	}
-	cmd.Flags().StringVar(&kind, "kind", "", "remove only the watch of this kind, as `weir watch list` shows it (default: all of the target)")
+	cmd.Flags().StringVar(&kind, "kind", "", "remove only the watch of this `kind`, which watch list shows (default: all of the target)")
 	return cmd
 }
 

@@ -126,7 +126,7 @@ func readable(path string) string {
 	return delimiters.Replace(composed(path))
 }
 
-// marks finds characters that belong to the letter before them: accents, the marks of kana, the vowels of Korean.
+// marks finds characters that are part of the letter before them: accents, voicing marks of kana, Korean vowels.
 var marks = regexp.MustCompile(`%C[CD]%|%E3%82%9[9A]|%E1%85%`)
 
 // composed joins letters and their accents, which some programs write as two characters.

@@ -16,9 +16,8 @@ import (
 // AccountTrace holds everything known about an account.
 type AccountTrace struct {
 	Account
-	Known bool `json:"known"` // it has a row in accounts
-	// it asks not to be recommended, so it counts only while a watch includes it
-	NotRecommended bool         `json:"not_recommended"`
+	Known          bool         `json:"known"`                  // it has a row in accounts
+	NotRecommended bool         `json:"not_recommended"`        // it asks so: it counts only while a watch includes it
 	Since          *time.Time   `json:"status_since"`           // by the network's clock; null: no status was ever reported
 	ReadSince      *time.Time   `json:"read_since"`             // everything that it wrote since then is stored
 	FeedRead       *time.Time   `json:"feed_read_at"`           // when its feed was last read
